@@ -1,0 +1,61 @@
+//! What the engine needs of a driver.
+
+use std::num::NonZeroU32;
+
+/// A driver's error code, never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverError(pub NonZeroU32);
+
+impl DriverError {
+    /// An argument is out of range (the driver's code 1).
+    pub const INVALID_VALUE: DriverError = DriverError(NonZeroU32::MIN);
+    /// No memory (the driver's code 2).
+    pub const OUT_OF_MEMORY: DriverError = DriverError(NonZeroU32::MIN.saturating_add(1));
+
+    /// `Ok` for 0, the error otherwise.
+    pub fn check(code: u32) -> Result<(), DriverError> {
+        NonZeroU32::new(code).map_or(Ok(()), |code| Err(DriverError(code)))
+    }
+
+    /// The driver's number.
+    pub fn code(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// Physical memory, named by the driver.
+pub type Handle = u64;
+
+/// A context of the program, as a number. The engine compares contexts and hands them back.
+pub type Context = u64;
+
+/// Where physical memory is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the memory of a GPU.
+    Gpu(u8),
+    /// In host RAM, next to a GPU where the host has several nodes.
+    HostNear(u8),
+}
+
+/// A driver with virtual memory management. Sizes are in bytes and multiples of the granule.
+///
+/// Every call may fail with any code; the engine then undoes what it began and hands the code on.
+pub trait Device: Send + Sync {
+    /// Makes physical memory.
+    fn create(&self, place: Place, bytes: u64) -> Result<Handle, DriverError>;
+    /// Gives physical memory back; it goes when nothing maps it any more.
+    fn release(&self, handle: Handle) -> Result<(), DriverError>;
+    /// Shows physical memory at an address of the arena. No GPU has access yet.
+    fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<(), DriverError>;
+    /// Ends one or more whole mappings. Does not wait for work that uses them.
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError>;
+    /// Lets a GPU read and write whole mappings.
+    fn grant(&self, address: u64, bytes: u64, gpu: u8) -> Result<(), DriverError>;
+    /// Waits until nothing that was given to the GPU in this context is in flight.
+    fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError>;
+    /// Bytes that the driver could still give on this GPU; `None` when it cannot be asked now.
+    fn free_bytes(&self, gpu: u8) -> Option<u64>;
+    /// Bytes of host RAM that can be pinned now without harm to the machine.
+    fn host_available(&self) -> u64;
+}

@@ -1,0 +1,24 @@
+//! The pool: allocations as pages over GPUs and host RAM, under addresses that never change.
+//!
+//! Architecture invariant: the engine knows no CUDA; it sees [`Device`]. It decides nothing about where
+//! pages go; it asks `policy`. It makes no driver call while it holds its lock.
+
+mod access;
+mod allocate;
+mod device;
+mod free;
+mod map;
+mod pool;
+mod slab;
+mod snapshot;
+mod spans;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use device::{Context, Device, DriverError, Handle, Place};
+pub use free::Freed;
+pub use map::{PageId, PageMap};
+pub use pool::{Config, Found, GpuConfig, Pool, Request};
+pub use snapshot::{Snapshot, TierUse};

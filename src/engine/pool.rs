@@ -1,0 +1,262 @@
+//! The pool's state and what can be asked of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vgmem_policy::{Amount, Placement, Tier, TierKind};
+
+use crate::device::{Context, Device, Handle, Place};
+use crate::map::{PageId, PageMap};
+use crate::slab::Slab;
+use crate::spans::Spans;
+
+/// A GPU of the pool.
+#[derive(Clone, Debug)]
+pub struct GpuConfig {
+    /// Bytes that the pool may place here.
+    pub capacity: u64,
+    /// Bytes that the driver must keep for itself when pages are placed here.
+    pub reserve: u64,
+    /// Distance to every GPU's memory, `None` where this GPU cannot map it; 0 to itself.
+    pub distances: Vec<Option<u32>>,
+}
+
+/// How a pool is built.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// First address of the arena, a multiple of 2 MiB.
+    pub base: u64,
+    /// Bytes of the arena, a multiple of 2 MiB.
+    pub bytes: u64,
+    /// Largest page in bytes, a power of two of at least 2 MiB.
+    pub page_bytes: u64,
+    /// Where new pages go.
+    pub placement: Placement,
+    /// The GPUs, by ordinal; at most 64. One that is not in the pool has a capacity of 0.
+    pub gpus: Vec<GpuConfig>,
+    /// Bytes of host RAM that the pool may pin.
+    pub host_budget: u64,
+}
+
+/// An allocation to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// GPU whose context asks.
+    pub home: u8,
+    /// That context.
+    pub context: Context,
+    /// Bytes asked for, more than 0.
+    pub bytes: u64,
+}
+
+/// What is known about a pooled address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// First address of the allocation.
+    pub base: u64,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+    /// GPU whose context made it.
+    pub home: u8,
+    /// That context.
+    pub context: Context,
+    /// Number that no other allocation of the process has.
+    pub serial: u64,
+    /// Where the page of this address lies.
+    pub place: Place,
+    /// First address of that page.
+    pub page_base: u64,
+    /// Bytes of that page.
+    pub page_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) allocation: u32,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tier: usize,
+    pub(crate) handle: Handle,
+}
+
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) base: u64,
+    pub(crate) bytes: u64,
+    pub(crate) span: u64,
+    pub(crate) home: u8,
+    pub(crate) context: Context,
+    pub(crate) serial: u64,
+    pub(crate) pages: Vec<u32>,
+    /// GPUs and contexts whose work may be in flight on these pages; the first is the home.
+    pub(crate) users: Vec<(u8, Context)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TierAccount {
+    pub(crate) capacity: u64,
+    pub(crate) used: u64,
+    /// Used when the pool held most.
+    pub(crate) used_at_peak: u64,
+}
+
+pub(crate) struct State {
+    /// One per GPU, then the host.
+    pub(crate) tiers: Vec<TierAccount>,
+    pub(crate) spans: Spans,
+    pub(crate) pages: Slab<Page>,
+    pub(crate) allocations: Slab<Allocation>,
+    /// Allocations that the program has freed and that wait for the end of a capture.
+    pub(crate) deferred: Vec<Allocation>,
+    /// Their pages, and those of allocations being freed, keep their numbers until the memory is back.
+    pub(crate) serial: u64,
+    /// For each home GPU, the GPUs whose contexts enabled peer access to it.
+    pub(crate) peers: Vec<u64>,
+    pub(crate) peak: u64,
+    pub(crate) made: u64,
+    pub(crate) refused: u64,
+    pub(crate) lost: u64,
+}
+
+/// One pool of memory over the GPUs of a machine and host RAM.
+pub struct Pool<D: Device> {
+    pub(crate) device: D,
+    pub(crate) config: Config,
+    pub(crate) map: PageMap,
+    pub(crate) state: Mutex<State>,
+    pub(crate) holding: AtomicBool,
+}
+
+impl<D: Device> Pool<D> {
+    /// A pool over an arena that `device` has reserved.
+    pub fn new(device: D, config: Config) -> Pool<D> {
+        let account = |capacity| TierAccount { capacity, used: 0, used_at_peak: 0 };
+        let mut tiers: Vec<TierAccount> = config.gpus.iter().map(|gpu| account(gpu.capacity)).collect();
+        tiers.push(account(config.host_budget));
+        let state = State {
+            tiers,
+            spans: Spans::new(config.base, config.bytes),
+            pages: Slab::new(),
+            allocations: Slab::new(),
+            deferred: Vec::new(),
+            serial: 0,
+            peers: vec![0; config.gpus.len()],
+            peak: 0,
+            made: 0,
+            refused: 0,
+            lost: 0,
+        };
+        let map = PageMap::new(config.base, config.bytes);
+        Pool { device, config, map, state: Mutex::new(state), holding: AtomicBool::new(false) }
+    }
+
+    /// The page that holds `address`; `None` where the address is not the pool's. At most 10 ns, no lock.
+    #[inline]
+    pub fn lookup(&self, address: u64) -> Option<PageId> {
+        self.map.lookup(address)
+    }
+
+    /// Whether `address` lies in the arena, allocated or not.
+    #[inline]
+    pub fn in_arena(&self, address: u64) -> bool {
+        self.map.contains(address)
+    }
+
+    /// The driver under the pool.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// How the pool was built.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// While `hold` is true nothing is waited for or unmapped: freed allocations are kept until it is false
+    /// again. Stream captures need this: a wait would end them.
+    pub fn hold(&self, hold: bool) {
+        self.holding.store(hold, Ordering::SeqCst);
+    }
+
+    /// Everything known about a pooled address.
+    pub fn find(&self, address: u64) -> Option<Found> {
+        let id = self.map.lookup(address)?;
+        let state = self.lock();
+        let page = state.pages.get(id.0)?;
+        let allocation = state.allocations.get(page.allocation)?;
+        Some(Found {
+            base: allocation.base,
+            bytes: allocation.bytes,
+            home: allocation.home,
+            context: allocation.context,
+            serial: allocation.serial,
+            place: self.place(page.tier, allocation.home),
+            page_base: page.address,
+            page_bytes: page.bytes,
+        })
+    }
+
+    /// Free and total bytes of every GPU, and of the host, by the pool's own books.
+    pub fn amounts(&self) -> (Vec<Amount>, Amount) {
+        let state = self.lock();
+        let amount = |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.used), total: t.capacity };
+        let (host, gpus) = match state.tiers.split_last() {
+            Some((host, gpus)) => (amount(host), gpus.iter().map(amount).collect()),
+            None => (Amount::default(), Vec::new()),
+        };
+        (gpus, host)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn host_tier(&self) -> usize {
+        self.config.gpus.len()
+    }
+
+    pub(crate) fn place(&self, tier: usize, home: u8) -> Place {
+        if tier == self.host_tier() { Place::HostNear(home) } else { Place::Gpu(tier as u8) }
+    }
+
+    /// The tiers as the policy sees them from `home`, given what the driver and the machine have left.
+    pub(crate) fn view(&self, state: &State, home: u8, home_free: Option<u64>, host_free: u64) -> Vec<Tier> {
+        let gpu = self.config.gpus.get(home as usize);
+        let tier = |(index, account): (usize, &TierAccount)| {
+            let mut room = account.capacity.saturating_sub(account.used);
+            if index == self.host_tier() {
+                room = room.min(host_free);
+                return Tier { kind: TierKind::Host, room, capacity: account.capacity, distance: Some(u32::MAX) };
+            }
+            if index == home as usize
+                && let (Some(free), Some(gpu)) = (home_free, gpu)
+            {
+                room = room.min(free.saturating_sub(gpu.reserve));
+            }
+            let distance = gpu.and_then(|gpu| gpu.distances.get(index).copied().flatten());
+            Tier { kind: TierKind::Gpu, room, capacity: account.capacity, distance }
+        };
+        state.tiers.iter().enumerate().map(tier).collect()
+    }
+}
+
+impl State {
+    pub(crate) fn charge(&mut self, tier: usize, bytes: u64) {
+        self.tiers[tier].used += bytes;
+    }
+
+    pub(crate) fn uncharge(&mut self, tier: usize, bytes: u64) {
+        self.tiers[tier].used -= bytes;
+    }
+
+    /// Notes where everything lies when the pool holds more than ever before.
+    pub(crate) fn note_peak(&mut self) {
+        let used = self.tiers.iter().map(|tier| tier.used).sum();
+        if used > self.peak {
+            self.peak = used;
+            for tier in &mut self.tiers {
+                tier.used_at_peak = tier.used;
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A driver for tests: strict books of handles, mappings and access, faults by call number.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+
+use vgmem_policy::{GRANULE, Placement};
+
+use crate::device::{Context, Device, DriverError, Handle, Place};
+use crate::pool::{Config, GpuConfig, Pool};
+
+pub(crate) const BASE: u64 = 0x2000_0000_0000;
+pub(crate) const G: u64 = GRANULE;
+/// A code that no driver call answers by itself.
+pub(crate) const FAULT: u32 = 4242;
+
+#[derive(Default)]
+pub(crate) struct Books {
+    /// Bytes left: GPUs by ordinal, then the host.
+    pub(crate) left: Vec<u64>,
+    pub(crate) handles: HashMap<Handle, (usize, u64)>,
+    /// Address to (bytes, handle, access mask).
+    pub(crate) mapped: BTreeMap<u64, (u64, Handle, u64)>,
+    pub(crate) drained: Vec<(u8, Context)>,
+    pub(crate) calls: usize,
+    pub(crate) fail_at: Option<usize>,
+    next: Handle,
+}
+
+#[derive(Default)]
+pub(crate) struct Mock(pub(crate) Mutex<Books>);
+
+impl Mock {
+    fn call(&self) -> Result<std::sync::MutexGuard<'_, Books>, DriverError> {
+        let mut books = self.0.lock().unwrap();
+        let index = books.calls;
+        books.calls += 1;
+        if books.fail_at == Some(index) {
+            return Err(DriverError(NonZeroU32::new(FAULT).unwrap()));
+        }
+        Ok(books)
+    }
+}
+
+impl Device for Mock {
+    fn create(&self, place: Place, bytes: u64) -> Result<Handle, DriverError> {
+        let mut books = self.call()?;
+        let tier = match place {
+            Place::Gpu(gpu) => gpu as usize,
+            Place::HostNear(_) => books.left.len() - 1,
+        };
+        if books.left[tier] < bytes {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        books.left[tier] -= bytes;
+        books.next += 1;
+        let handle = books.next;
+        books.handles.insert(handle, (tier, bytes));
+        Ok(handle)
+    }
+
+    fn release(&self, handle: Handle) -> Result<(), DriverError> {
+        let mut books = self.call()?;
+        assert!(books.mapped.values().all(|m| m.1 != handle), "released while mapped");
+        let (tier, bytes) = books.handles.remove(&handle).expect("unknown handle");
+        books.left[tier] += bytes;
+        Ok(())
+    }
+
+    fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<(), DriverError> {
+        let mut books = self.call()?;
+        assert_eq!(books.handles[&handle].1, bytes);
+        let overlap = books.mapped.range(..address + bytes).next_back();
+        assert!(overlap.is_none_or(|(&a, &(b, _, _))| a + b <= address), "mapped over a mapping");
+        books.mapped.insert(address, (bytes, handle, 0));
+        Ok(())
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        let mut books = self.call()?;
+        let mut at = address;
+        while at < address + bytes {
+            at += books.mapped.remove(&at).expect("unmapped where nothing is mapped").0;
+        }
+        assert_eq!(at, address + bytes, "unmapped part of a mapping");
+        Ok(())
+    }
+
+    fn grant(&self, address: u64, bytes: u64, gpu: u8) -> Result<(), DriverError> {
+        let mut books = self.call()?;
+        let mut at = address;
+        while at < address + bytes {
+            let mapping = books.mapped.get_mut(&at).expect("granted where nothing is mapped");
+            mapping.2 |= 1 << gpu;
+            at += mapping.0;
+        }
+        Ok(())
+    }
+
+    fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError> {
+        self.call()?.drained.push((gpu, context));
+        Ok(())
+    }
+
+    fn free_bytes(&self, gpu: u8) -> Option<u64> {
+        Some(self.0.lock().unwrap().left[gpu as usize])
+    }
+
+    fn host_available(&self) -> u64 {
+        *self.0.lock().unwrap().left.last().unwrap()
+    }
+}
+
+/// A pool of GPUs with these granules each and a host with that many; all reach each other.
+pub(crate) fn pool(gpus: &[u64], host: u64, page: u64, placement: Placement) -> Pool<Mock> {
+    let mock = Mock::default();
+    mock.0.lock().unwrap().left = gpus.iter().chain([&host]).map(|g| g * G).collect();
+    let gpu = |(index, &granules): (usize, &u64)| GpuConfig {
+        capacity: granules * G,
+        reserve: 0,
+        distances: (0..gpus.len()).map(|other| Some(u32::from(other != index))).collect(),
+    };
+    let config = Config {
+        base: BASE,
+        bytes: 1024 * G,
+        page_bytes: page * G,
+        placement,
+        gpus: gpus.iter().enumerate().map(gpu).collect(),
+        host_budget: host * G,
+    };
+    Pool::new(mock, config)
+}

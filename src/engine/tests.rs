@@ -1,0 +1,216 @@
+use proptest::prelude::*;
+use vgmem_policy::Placement;
+
+use crate::device::{DriverError, Place};
+use crate::free::Freed;
+use crate::pool::{Pool, Request};
+use crate::testing::{BASE, FAULT, G, Mock, pool};
+
+fn ask(home: u8, bytes: u64) -> Request {
+    Request { home, context: 100 + u64::from(home), bytes }
+}
+
+/// The driver's books agree with the pool's, and everything is accounted for.
+fn check(pool: &Pool<Mock>, totals: &[u64]) {
+    let books = pool.device().0.lock().unwrap();
+    let state = pool.lock();
+    for (tier, total) in totals.iter().enumerate() {
+        assert_eq!(books.left[tier] + state.tiers[tier].used, total * G, "tier {tier}");
+    }
+    let pages: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
+    let used: u64 = state.tiers.iter().map(|tier| tier.used).sum();
+    assert_eq!(pages + state.lost, used);
+    let spans: u64 = state.spans.ranges().iter().map(|r| r.1).sum();
+    let held: u64 = state.allocations.iter().map(|(_, a)| a.span).sum::<u64>()
+        + state.deferred.iter().map(|a| a.span).sum::<u64>();
+    assert_eq!(spans + held, 1024 * G);
+}
+
+#[test]
+fn an_allocation_larger_than_a_gpu_spans_peers_and_host() {
+    let pool = pool(&[8, 8], 16, 4, Placement::Home);
+    let base = pool.allocate(ask(0, 20 * G)).unwrap();
+    let place = |granule: u64| pool.find(base + granule * G).unwrap().place;
+    assert_eq!((place(0), place(8), place(16)), (Place::Gpu(0), Place::Gpu(1), Place::HostNear(0)));
+    let books = pool.device().0.lock().unwrap();
+    assert!(books.mapped.values().all(|m| m.2 == 1), "only the home GPU has access");
+    drop(books);
+    check(&pool, &[8, 8, 16]);
+    assert_eq!(pool.free(base), Freed::Done(Ok(())));
+    check(&pool, &[8, 8, 16]);
+    assert_eq!(pool.snapshot().gpus[1].at_peak, 8 * G);
+    assert_eq!(pool.snapshot().live, 0);
+}
+
+#[test]
+fn what_is_found_about_an_address() {
+    let pool = pool(&[8], 16, 4, Placement::Home);
+    let base = pool.allocate(ask(0, 5 * G + 3)).unwrap();
+    let found = pool.find(base + 5 * G).unwrap();
+    assert_eq!((found.base, found.bytes, found.home, found.context), (base, 5 * G + 3, 0, 100));
+    assert_eq!((found.page_base, found.page_bytes), (base + 4 * G, 2 * G));
+    assert_eq!(pool.find(base + 6 * G), None);
+    assert_eq!(pool.find(7), None);
+}
+
+#[test]
+fn out_of_memory_is_refused_and_leaves_nothing() {
+    let pool = pool(&[4, 4], 4, 4, Placement::Home);
+    let kept = pool.allocate(ask(1, 4 * G)).unwrap();
+    assert_eq!(pool.allocate(ask(0, 9 * G)), Err(DriverError::OUT_OF_MEMORY));
+    check(&pool, &[4, 4, 4]);
+    assert_eq!(pool.allocate(ask(0, u64::MAX)), Err(DriverError::OUT_OF_MEMORY));
+    assert_eq!(pool.snapshot().refused, 2);
+    pool.allocate(ask(0, 8 * G)).unwrap();
+    assert_eq!(pool.free(kept), Freed::Done(Ok(())));
+    check(&pool, &[4, 4, 4]);
+}
+
+#[test]
+fn memory_that_others_took_is_found_elsewhere() {
+    let pool = pool(&[8, 8], 16, 4, Placement::Home);
+    pool.device().0.lock().unwrap().left[1] = 2 * G; // another process is on GPU 1
+    let base = pool.allocate(ask(0, 16 * G)).unwrap();
+    assert_eq!(pool.find(base + 8 * G).unwrap().place, Place::HostNear(0));
+    assert_eq!(pool.snapshot().gpus[1].now, 0);
+}
+
+#[test]
+fn frees_of_unknown_and_interior_addresses() {
+    let pool = pool(&[8], 0, 4, Placement::Home);
+    let base = pool.allocate(ask(0, 4 * G)).unwrap();
+    assert_eq!(pool.free(base + G), Freed::Done(Err(DriverError::INVALID_VALUE)));
+    assert_eq!(pool.free(BASE + 900 * G), Freed::Done(Err(DriverError::INVALID_VALUE)));
+    assert_eq!(pool.free(12345), Freed::NotPooled);
+    assert_eq!(pool.free(base), Freed::Done(Ok(())));
+    assert_eq!(pool.free(base), Freed::Done(Err(DriverError::INVALID_VALUE)));
+    check(&pool, &[8, 0]);
+}
+
+#[test]
+fn freeing_waits_for_every_user() {
+    let pool = pool(&[8, 8], 0, 4, Placement::Home);
+    let base = pool.allocate(ask(0, 4 * G)).unwrap();
+    pool.use_allocation(1, 201, base + 3 * G);
+    assert!(pool.free(base) == Freed::Done(Ok(())));
+    assert_eq!(pool.device().0.lock().unwrap().drained, [(0, 100), (1, 201)]);
+}
+
+#[test]
+fn on_hold_nothing_is_waited_for_or_unmapped() {
+    let pool = pool(&[8], 0, 4, Placement::Home);
+    let base = pool.allocate(ask(0, 8 * G)).unwrap();
+    pool.hold(true);
+    assert_eq!(pool.free(base), Freed::Done(Ok(())));
+    assert_eq!(pool.find(base), None);
+    assert!(pool.device().0.lock().unwrap().drained.is_empty());
+    assert_eq!(pool.device().0.lock().unwrap().mapped.len(), 2);
+    assert_eq!(pool.snapshot().deferred, 1);
+    check(&pool, &[8, 0]);
+    pool.hold(false);
+    pool.allocate(ask(0, 8 * G)).unwrap();
+    assert_eq!(pool.device().0.lock().unwrap().drained, [(0, 100)]);
+    check(&pool, &[8, 0]);
+}
+
+#[test]
+fn access_comes_with_use_and_with_enabled_peers() {
+    let pool = pool(&[8, 8], 8, 4, Placement::Home);
+    let first = pool.allocate(ask(0, 8 * G)).unwrap();
+    let access = |address: u64| pool.device().0.lock().unwrap().mapped[&address].2;
+    pool.use_range(1, 201, first + 5 * G, G);
+    assert_eq!((access(first), access(first + 4 * G)), (0b01, 0b11));
+    pool.enable_peer(1, 201, 0);
+    let second = pool.allocate(ask(0, 4 * G)).unwrap();
+    assert_eq!((access(first), access(second)), (0b11, 0b11));
+    let calls = pool.device().0.lock().unwrap().calls;
+    pool.use_range(1, 201, first, 8 * G);
+    pool.use_allocation(1, 201, second);
+    assert_eq!(pool.device().0.lock().unwrap().calls, calls, "nothing left to grant");
+}
+
+#[test]
+fn a_context_takes_its_allocations_with_it() {
+    let pool = pool(&[8, 8], 8, 4, Placement::Home);
+    let mine = pool.allocate(ask(0, 4 * G)).unwrap();
+    let other = pool.allocate(ask(1, 4 * G)).unwrap();
+    pool.use_allocation(0, 100, other);
+    assert_eq!(pool.free_context(100, true), 1);
+    assert_eq!((pool.find(mine), pool.find(other).is_some()), (None, true));
+    assert_eq!(pool.free(other), Freed::Done(Ok(())));
+    assert_eq!(pool.device().0.lock().unwrap().drained, [(1, 101)], "nobody waits for a lost context");
+    check(&pool, &[8, 8, 8]);
+}
+
+/// Every driver call of an allocation and of a free fails once: the code comes back, nothing leaks.
+#[test]
+fn a_fault_at_every_call_is_rolled_back() {
+    let clean = pool(&[8, 8], 16, 4, Placement::Home);
+    let base = clean.allocate(ask(0, 20 * G)).unwrap();
+    let to_allocate = clean.device().0.lock().unwrap().calls;
+    assert_eq!(clean.free(base), Freed::Done(Ok(())));
+    let to_free = clean.device().0.lock().unwrap().calls - to_allocate;
+    assert!(to_allocate >= 11 && to_free >= 7, "{to_allocate} {to_free}");
+    for fail_at in 0..to_allocate {
+        let pool = pool(&[8, 8], 16, 4, Placement::Home);
+        pool.device().0.lock().unwrap().fail_at = Some(fail_at);
+        assert_eq!(pool.allocate(ask(0, 20 * G)).unwrap_err().code(), FAULT, "call {fail_at}");
+        let books = pool.device().0.lock().unwrap();
+        assert!(books.handles.is_empty() && books.mapped.is_empty(), "call {fail_at} left something");
+        drop(books);
+        check(&pool, &[8, 8, 16]);
+    }
+    for fail_at in to_allocate..to_allocate + to_free {
+        let pool = pool(&[8, 8], 16, 4, Placement::Home);
+        let base = pool.allocate(ask(0, 20 * G)).unwrap();
+        pool.device().0.lock().unwrap().fail_at = Some(fail_at);
+        let Freed::Done(Err(error)) = pool.free(base) else { panic!("call {fail_at} did not fail") };
+        assert_eq!(error.code(), FAULT);
+        assert_eq!(pool.find(base), None);
+        let state = pool.lock();
+        let used: u64 = state.tiers.iter().map(|tier| tier.used).sum();
+        assert!(state.lost >= used || used == 0, "{} of {used} accounted as lost", state.lost);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Random traces of allocate and free, with faults: books agree after every step, and after all is freed
+    /// the whole pool is free again.
+    #[test]
+    fn random_traces_conserve_memory(
+        steps in prop::collection::vec((any::<bool>(), 0u8..3, 1u64..30, 0u64..G, prop::option::weighted(0.1, 0usize..12)), 1..80),
+        which in 0usize..3, page in 0u32..4,
+    ) {
+        let placement = [Placement::Home, Placement::Interleave, Placement::Balance][which];
+        let totals = [10, 16, 7, 20];
+        let pool = pool(&totals[..3], totals[3], 1 << page, placement);
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        for (allocate, home, granules, extra, fault) in steps {
+            if allocate {
+                let calls = pool.device().0.lock().unwrap().calls;
+                pool.device().0.lock().unwrap().fail_at = fault.map(|f| calls + f);
+                let answer = pool.allocate(ask(home, granules * G - extra));
+                pool.device().0.lock().unwrap().fail_at = None;
+                let room: u64 = pool.amounts().0.iter().map(|a| a.free).sum::<u64>() + pool.amounts().1.free;
+                match answer {
+                    Ok(base) => {
+                        prop_assert!(live.iter().all(|&(b, g)| base + granules * G <= b || b + g * G <= base));
+                        live.push((base, granules));
+                    }
+                    Err(DriverError::OUT_OF_MEMORY) => prop_assert!(room < granules * G),
+                    Err(error) => prop_assert_eq!(error.code(), FAULT),
+                }
+            } else if !live.is_empty() {
+                let (base, _) = live.swap_remove(granules as usize % live.len());
+                prop_assert_eq!(pool.free(base), Freed::Done(Ok(())));
+            }
+            check(&pool, &totals);
+        }
+        for (base, _) in live {
+            prop_assert_eq!(pool.free(base), Freed::Done(Ok(())));
+        }
+        check(&pool, &totals);
+        prop_assert_eq!(pool.lock().spans.ranges(), vec![(BASE, 1024 * G)]);
+    }
+}

@@ -1,0 +1,13 @@
+//! Decisions of the pool, as pure functions: sizes and numbers in, a plan out.
+//!
+//! Architecture invariant: `policy` never sees a pointer, a handle or a clock, and runs no driver;
+//! whatever it decides can be replayed from a trace.
+#![forbid(unsafe_code)]
+
+mod advertise;
+mod pieces;
+mod place;
+
+pub use advertise::{Advertise, Amount, advertised};
+pub use pieces::{GRANULE, Pieces, auto_page_size, pieces, round_up};
+pub use place::{Placement, Shortage, Tier, TierKind, place, spill_order};
