@@ -12,6 +12,7 @@ mod table;
 mod types;
 
 pub use codes::*;
+pub use table::pointers;
 pub use types::*;
 
 /// What the library does with a function.

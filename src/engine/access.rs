@@ -34,6 +34,17 @@ impl<D: Device> Pool<D> {
         }
     }
 
+    /// As [`Self::use_allocation`] for every allocation: for work whose operands cannot be known.
+    pub fn use_everything(&self, gpu: u8, context: Context) {
+        let ranges: Vec<(u64, u64)> = {
+            let state = self.lock();
+            state.allocations.iter().map(|(_, a)| (a.base, a.base + a.span)).collect()
+        };
+        for (start, end) in ranges {
+            self.grant_missing(gpu, context, start, end);
+        }
+    }
+
     /// The program enabled access of GPU `gpu` to the memory of GPU `home`: replayed on all pages of
     /// allocations of `home`, those made later included.
     pub fn enable_peer(&self, gpu: u8, context: Context, home: u8) {

@@ -1,10 +1,10 @@
 //! Making an allocation: plan, create, map, grant, publish; undone in reverse when anything fails.
 
-use vgmem_policy::{GRANULE, Shortage, place, pieces, round_up};
+use vgmem_policy::{GRANULE, Shortage, pieces, place, round_up};
 
 use crate::device::{Device, DriverError, Handle};
 use crate::map::PageId;
-use crate::pool::{Allocation, Page, Pool, Request};
+use crate::pool::{Allocation, Page, Pool, Request, State};
 
 /// Bytes that one piece takes on one tier.
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +53,35 @@ impl<D: Device> Pool<D> {
     fn begin(&self, request: Request) -> Result<Build, DriverError> {
         let span = round_up(request.bytes, GRANULE).ok_or(DriverError::OUT_OF_MEMORY)?;
         let home_free = self.device.free_bytes(request.home);
-        let host_free = self.device.host_available();
+        let first = self.plan(&self.lock(), request, span, home_free, u64::MAX)?;
+        // Asking the machine costs tens of microseconds: only allocations that overflow pay it.
+        let host_free = if first.iter().any(|&(_, tier)| tier == self.host_tier()) {
+            self.device.host_available()
+        } else {
+            u64::MAX
+        };
         let mut state = self.lock();
-        let tiers = self.view(&state, request.home, home_free, host_free);
-        let sizes = pieces(span, self.config.page_bytes);
-        let plan = place(self.config.placement, &tiers, sizes)
-            .map_err(|Shortage { .. }| DriverError::OUT_OF_MEMORY)?;
+        // Planned again under the lock that books it: another thread may have taken room meanwhile.
+        let plan = self.plan(&state, request, span, home_free, host_free)?;
         let base = state.spans.take(span).ok_or(DriverError::OUT_OF_MEMORY)?;
         let planned: Vec<Piece> = plan.into_iter().rev().map(|(bytes, tier)| Piece { bytes, tier }).collect();
         for piece in &planned {
             state.charge(piece.tier, piece.bytes);
         }
         Ok(Build { base, span, planned, made: Vec::new(), full: Vec::new() })
+    }
+
+    fn plan(
+        &self,
+        state: &State,
+        request: Request,
+        span: u64,
+        home_free: Option<u64>,
+        host_free: u64,
+    ) -> Result<Vec<(u64, usize)>, DriverError> {
+        let tiers = self.view(state, request.home, home_free, host_free);
+        place(self.config.placement, &tiers, pieces(span, self.config.page_bytes))
+            .map_err(|Shortage { .. }| DriverError::OUT_OF_MEMORY)
     }
 
     fn construct(&self, request: Request, build: &mut Build) -> Result<(), DriverError> {

@@ -226,7 +226,12 @@ impl<D: Device> Pool<D> {
             let mut room = account.capacity.saturating_sub(account.used);
             if index == self.host_tier() {
                 room = room.min(host_free);
-                return Tier { kind: TierKind::Host, room, capacity: account.capacity, distance: Some(u32::MAX) };
+                return Tier {
+                    kind: TierKind::Host,
+                    room,
+                    capacity: account.capacity,
+                    distance: Some(u32::MAX),
+                };
             }
             if index == home as usize
                 && let (Some(free), Some(gpu)) = (home_free, gpu)

@@ -30,10 +30,9 @@ pub fn advertised(how: Advertise, gpu: usize, gpus: &[Amount], host: Amount) -> 
             let count = gpus.len().max(1) as u64;
             Amount { free: own.free + host.free / count, total: own.total + host.total / count }
         }
-        Advertise::Pool => gpus.iter().fold(host, |sum, gpu| Amount {
-            free: sum.free + gpu.free,
-            total: sum.total + gpu.total,
-        }),
+        Advertise::Pool => gpus
+            .iter()
+            .fold(host, |sum, gpu| Amount { free: sum.free + gpu.free, total: sum.total + gpu.total }),
     };
     Amount { free: shown.free.min(shown.total), total: shown.total }
 }

@@ -143,7 +143,12 @@ mod tests {
         Tier { kind: TierKind::Host, room: room * M, capacity: 256 * M, distance: Some(9) }
     }
 
-    fn run(placement: Placement, tiers: &[Tier], span: u64, page: u64) -> Result<Vec<(u64, usize)>, Shortage> {
+    fn run(
+        placement: Placement,
+        tiers: &[Tier],
+        span: u64,
+        page: u64,
+    ) -> Result<Vec<(u64, usize)>, Shortage> {
         place(placement, tiers, pieces(span * M, page * M))
             .map(|plan| plan.into_iter().map(|(bytes, tier)| (bytes / M, tier)).collect())
     }

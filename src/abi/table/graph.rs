@@ -125,10 +125,10 @@ macro_rules! rows_graph {
         forward none cuStreamGetCaptureInfo: cuStreamGetCaptureInfo@10010 / cuStreamGetCaptureInfo_ptsz@10010 (a: CUstream, b: *mut c_int, c: *mut u64);
         forward none cuStreamGetCaptureInfo: cuStreamGetCaptureInfo_v2@11030 / cuStreamGetCaptureInfo_v2_ptsz@11030 (a: CUstream, b: *mut c_int, c: *mut u64, d: *mut CUgraph, e: *mut *const CUgraphNode, f: *mut usize);
         forward none cuStreamGetCaptureInfo: cuStreamGetCaptureInfo_v3@12030 / cuStreamGetCaptureInfo_v3_ptsz@12030 (a: CUstream, b: *mut c_int, c: *mut u64, d: *mut CUgraph, e: *mut *const CUgraphNode, f: *mut *const c_void, g: *mut usize);
-        forward none cuStreamIsCapturing: cuStreamIsCapturing@10000 / cuStreamIsCapturing_ptsz@10000 (a: CUstream, b: *mut c_int);
+        forward sim cuStreamIsCapturing: cuStreamIsCapturing@10000 / cuStreamIsCapturing_ptsz@10000 (a: CUstream, b: *mut c_int);
         forward none cuStreamUpdateCaptureDependencies: cuStreamUpdateCaptureDependencies@11030 / cuStreamUpdateCaptureDependencies_ptsz@11030 (a: CUstream, b: *mut CUgraphNode, c: usize, d: c_uint);
         forward none cuStreamUpdateCaptureDependencies: cuStreamUpdateCaptureDependencies_v2@12030 / cuStreamUpdateCaptureDependencies_v2_ptsz@12030 (a: CUstream, b: *mut CUgraphNode, c: *const c_void, d: usize, e: c_uint);
-        forward none cuThreadExchangeStreamCaptureMode: cuThreadExchangeStreamCaptureMode@10010 (a: *mut c_int);
+        forward sim cuThreadExchangeStreamCaptureMode: cuThreadExchangeStreamCaptureMode@10010 (a: *mut c_int);
         forward none cuUserObjectCreate: cuUserObjectCreate@11030 (a: *mut CUuserObject, b: *mut c_void, c: CUhostFn, d: c_uint, e: c_uint);
         forward none cuUserObjectRelease: cuUserObjectRelease@11030 (a: CUuserObject, b: c_uint);
         forward none cuUserObjectRetain: cuUserObjectRetain@11030 (a: CUuserObject, b: c_uint);

@@ -57,7 +57,7 @@ macro_rules! twin {
 
 macro_rules! data {
     ($group:ident; $($action:ident $sim:ident $base:ident: $symbol:ident @ $version:literal
-        $(/ $twin:ident @ $twin_version:literal)? ($($arg:ident: $type:ty),*);)*) => {
+        $(/ $twin:ident @ $twin_version:literal)? ($($args:tt)*);)*) => {
         pub(crate) mod $group {
             use super::*;
             pub(crate) const ROWS: &[Function] = &[$(Function {
@@ -70,6 +70,21 @@ macro_rules! data {
             }),*];
         }
     };
+}
+
+macro_rules! pointers {
+    ($group:ident; $($action:ident $sim:ident $base:ident: $symbol:ident @ $version:literal
+        $(/ $twin:ident @ $twin_version:literal)? ($($args:tt)*);)*) => { $(
+            #[doc = concat!("Type of `", stringify!($symbol), "` and of its per-thread twin.")]
+            pub type $symbol = unsafe extern "C" fn($($args)*) -> CUresult;
+    )* };
+}
+
+/// The type of every driver function, under the name of its symbol.
+#[allow(non_camel_case_types)]
+pub mod pointers {
+    use crate::*;
+    for_each_driver_group! { pointers }
 }
 
 mod rows {

@@ -1,0 +1,117 @@
+//! Allocating and freeing.
+
+use vgmem_abi::*;
+use vgmem_engine::{DriverError, Freed, Request};
+use vgmem_policy::round_up;
+
+use crate::report;
+use crate::start::{Engine, engine};
+
+/// Rows of a pitched allocation begin at multiples of this many bytes, as the driver's do.
+const PITCH: u64 = 512;
+
+/// `cuMemAlloc`: from the pool; small ones from the driver while it has room.
+pub unsafe fn cuMemAlloc_v2(
+    real: pointers::cuMemAlloc_v2,
+    address: *mut CUdeviceptr,
+    bytes: usize,
+) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    let forward = || unsafe { real(address, bytes) };
+    let Some(engine) = engine() else { return forward() };
+    if address.is_null() || bytes == 0 {
+        return forward();
+    }
+    if (bytes as u64) < engine.settings.min_alloc {
+        let rc = forward();
+        if rc != CUDA_ERROR_OUT_OF_MEMORY {
+            return rc;
+        }
+    }
+    match pooled(engine, bytes as u64) {
+        None => forward(),
+        Some(Err(error)) => error.code(),
+        Some(Ok(found)) => {
+            // SAFETY: not NULL, and the driver would write it too.
+            unsafe { *address = found };
+            CUDA_SUCCESS
+        }
+    }
+}
+
+/// `cuMemAllocPitch`: rows padded as the driver pads them, from the pool.
+pub unsafe fn cuMemAllocPitch_v2(
+    real: pointers::cuMemAllocPitch_v2,
+    address: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    let forward = || unsafe { real(address, pitch, width, height, element) };
+    let Some(engine) = engine() else { return forward() };
+    if address.is_null() || pitch.is_null() || !matches!(element, 4 | 8 | 16) {
+        return forward();
+    }
+    let row = round_up(width as u64, PITCH).unwrap_or(0);
+    let bytes = row.checked_mul(height as u64).unwrap_or(0);
+    if bytes == 0 || bytes < engine.settings.min_alloc {
+        return forward();
+    }
+    match pooled(engine, bytes) {
+        None => forward(),
+        Some(Err(error)) => error.code(),
+        Some(Ok(found)) => {
+            // SAFETY: neither is NULL, and the driver would write both too.
+            unsafe {
+                *address = found;
+                *pitch = row as usize;
+            }
+            CUDA_SUCCESS
+        }
+    }
+}
+
+/// `cuMemFree`: pooled memory after the work that may use it, as the driver does.
+pub unsafe fn cuMemFree_v2(real: pointers::cuMemFree_v2, address: CUdeviceptr) -> CUresult {
+    if let Some(engine) = engine()
+        && let Freed::Done(answer) = engine.pool.free(address)
+    {
+        return answer.map_or_else(DriverError::code, |()| CUDA_SUCCESS);
+    }
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(address) }
+}
+
+/// `cuMemFreeAsync`: the driver takes memory of `cuMemAlloc` here too. Pooled memory is freed at once, after all
+/// work that may use it; that is later than the stream's order asks for, never earlier.
+pub unsafe fn cuMemFreeAsync(
+    real: pointers::cuMemFreeAsync,
+    address: CUdeviceptr,
+    stream: CUstream,
+) -> CUresult {
+    if let Some(engine) = engine()
+        && let Freed::Done(answer) = engine.pool.free(address)
+    {
+        return answer.map_or_else(DriverError::code, |()| CUDA_SUCCESS);
+    }
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(address, stream) }
+}
+
+/// An allocation from the pool for the current context; `None` where the driver shall answer: no context is
+/// current, or its GPU is not in the pool.
+fn pooled(engine: &Engine, bytes: u64) -> Option<Result<u64, DriverError>> {
+    let (context, home) = engine.current()?;
+    if !engine.gpus.get(home as usize)?.pooled {
+        return None;
+    }
+    let answer = engine.pool.allocate(Request { home, context, bytes });
+    match answer {
+        Ok(address) => log::debug!("{bytes} bytes for GPU {home} at {address:#x}"),
+        Err(DriverError::OUT_OF_MEMORY) => report::out_of_memory(engine, home, bytes),
+        Err(error) => log::warn!("{bytes} bytes for GPU {home}: the driver answered {}", error.code()),
+    }
+    Some(answer)
+}

@@ -1,0 +1,162 @@
+//! Initialisation, symbol discovery, and the end of contexts.
+
+use std::ffi::CStr;
+
+use vgmem_abi::*;
+
+use super::launch;
+use crate::start::{self, Engine, engine};
+use crate::{slot, start::forget_contexts};
+
+/// `cuInit`: the engine starts after the first that succeeds.
+pub unsafe fn cuInit(real: pointers::cuInit, flags: c_uint) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(flags) };
+    if rc == CUDA_SUCCESS && slot::enabled() { start::start() } else { rc }
+}
+
+/// Replaces the driver's address that a `cuGetProcAddress` wrote by ours, where we have one.
+///
+/// # Safety
+/// `symbol` is NULL or ends with NUL; `found` is NULL or what the driver was given to write to.
+unsafe fn give_ours(rc: CUresult, symbol: *const c_char, found: *mut *mut c_void, flags: u64) {
+    if rc != CUDA_SUCCESS || symbol.is_null() || found.is_null() || !slot::enabled() {
+        return;
+    }
+    // SAFETY: the driver read the name and may have written the address: both are valid. An address that the
+    // driver left as it was is nobody's function of this name, or already ours.
+    unsafe {
+        let address = *found;
+        if !address.is_null() {
+            *found = slot::translate(CStr::from_ptr(symbol).to_bytes(), flags, address);
+        }
+    }
+}
+
+/// `cuGetProcAddress`, first ABI.
+pub unsafe fn cuGetProcAddress(
+    real: pointers::cuGetProcAddress,
+    symbol: *const c_char,
+    found: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(symbol, found, version, flags) };
+    // SAFETY: the driver has just used both.
+    unsafe { give_ours(rc, symbol, found, flags) };
+    rc
+}
+
+/// `cuGetProcAddress`, second ABI.
+pub unsafe fn cuGetProcAddress_v2(
+    real: pointers::cuGetProcAddress_v2,
+    symbol: *const c_char,
+    found: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(symbol, found, version, flags, status) };
+    // SAFETY: the driver has just used both.
+    unsafe { give_ours(rc, symbol, found, flags) };
+    rc
+}
+
+/// `cuCtxDestroy`: the context's allocations go with it.
+pub unsafe fn cuCtxDestroy_v2(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresult {
+    if let Some(engine) = engine()
+        && !context.is_null()
+    {
+        engine.pool.free_context(context as u64, false);
+        launch::forget_functions();
+    }
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(context) };
+    if rc == CUDA_SUCCESS {
+        ended(context as u64);
+    }
+    rc
+}
+
+/// `cuDevicePrimaryCtxReset`: everything on this GPU's primary context goes.
+pub unsafe fn cuDevicePrimaryCtxReset_v2(
+    real: pointers::cuDevicePrimaryCtxReset_v2,
+    gpu: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    unsafe { reset(real, gpu) }
+}
+
+/// `cuDevicePrimaryCtxReset`, the older symbol of the same function.
+pub unsafe fn cuDevicePrimaryCtxReset(real: pointers::cuDevicePrimaryCtxReset, gpu: CUdevice) -> CUresult {
+    // SAFETY: both symbols have one type and one meaning.
+    unsafe { reset(real, gpu) }
+}
+
+/// `cuDevicePrimaryCtxRelease`: the last release ends the context.
+pub unsafe fn cuDevicePrimaryCtxRelease_v2(
+    real: pointers::cuDevicePrimaryCtxRelease_v2,
+    gpu: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    unsafe { release(real, gpu) }
+}
+
+/// `cuDevicePrimaryCtxRelease`, the older symbol of the same function.
+pub unsafe fn cuDevicePrimaryCtxRelease(
+    real: pointers::cuDevicePrimaryCtxRelease,
+    gpu: CUdevice,
+) -> CUresult {
+    // SAFETY: both symbols have one type and one meaning.
+    unsafe { release(real, gpu) }
+}
+
+/// Frees what the primary context holds, then lets the driver reset it.
+///
+/// # Safety
+/// As the driver's function.
+unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CUresult {
+    let context = engine().and_then(|engine| {
+        let context = engine.pool.device().primary(gpu)?;
+        engine.pool.free_context(context, false);
+        launch::forget_functions();
+        Some(context)
+    });
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(gpu) };
+    if let Some(context) = context {
+        ended(context);
+    }
+    rc
+}
+
+/// Lets the driver release the primary context; when that was the last reference, its allocations go.
+///
+/// # Safety
+/// As the driver's function.
+unsafe fn release(real: pointers::cuDevicePrimaryCtxRelease_v2, gpu: CUdevice) -> CUresult {
+    let before = engine().and_then(|engine| Some((engine, engine.pool.device().primary(gpu)?)));
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(gpu) };
+    if let Some((engine, context)) = before
+        && engine.pool.device().primary(gpu).is_none()
+    {
+        launch::forget_functions();
+        ended_with(engine, context);
+    }
+    rc
+}
+
+/// A context is gone: what still belongs to it goes, and its handle may come back for another GPU.
+fn ended(context: u64) {
+    if let Some(engine) = engine() {
+        ended_with(engine, context);
+    }
+}
+
+fn ended_with(engine: &Engine, context: u64) {
+    engine.pool.free_context(context, true);
+    forget_contexts();
+}

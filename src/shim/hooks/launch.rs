@@ -1,0 +1,213 @@
+//! Launches.
+//!
+//! In a program on one GPU a launch passes through. With several, the parameters are read for pooled addresses
+//! first, and the GPU that launches gets access to the allocations they name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use vgmem_abi::*;
+use vgmem_engine::Context;
+
+use crate::real::Functions;
+use crate::start::{Engine, engine};
+
+/// Offset and size of each parameter of a function; empty and `known` false where the driver cannot say.
+#[derive(Debug, Default)]
+struct Layout {
+    known: bool,
+    /// Bytes of each parameter, in order.
+    sizes: Vec<usize>,
+}
+
+static LAYOUTS: RwLock<Option<HashMap<usize, Arc<Layout>>>> = RwLock::new(None);
+
+/// Functions are about to be unloaded: their handles may come back for others.
+pub(crate) fn forget_functions() {
+    *LAYOUTS.write().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// `cuLaunchKernel`.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn cuLaunchKernel(
+    real: pointers::cuLaunchKernel,
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: CUstream,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own parameters, about to be read by the driver in the same way.
+    unsafe { prepare(function, params, extra) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe {
+        real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params, extra)
+    }
+}
+
+/// `cuLaunchKernelEx`.
+pub unsafe fn cuLaunchKernelEx(
+    real: pointers::cuLaunchKernelEx,
+    config: *const CUlaunchConfig,
+    function: CUfunction,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own parameters, about to be read by the driver in the same way.
+    unsafe { prepare(function, params, extra) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(config, function, params, extra) }
+}
+
+/// `cuLaunchCooperativeKernel`.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn cuLaunchCooperativeKernel(
+    real: pointers::cuLaunchCooperativeKernel,
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: CUstream,
+    params: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own parameters, about to be read by the driver in the same way.
+    unsafe { prepare(function, params, std::ptr::null_mut()) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params) }
+}
+
+/// `cuModuleUnload`: its functions' handles may come back.
+pub unsafe fn cuModuleUnload(real: pointers::cuModuleUnload, module: CUmodule) -> CUresult {
+    forget_functions();
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(module) }
+}
+
+/// `cuLibraryUnload`: its kernels' handles may come back.
+pub unsafe fn cuLibraryUnload(real: pointers::cuLibraryUnload, library: CUlibrary) -> CUresult {
+    forget_functions();
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(library) }
+}
+
+/// Gives the current GPU access to the allocations that the parameters name.
+///
+/// # Safety
+/// `params` and `extra` are what the program hands to a launch of `function`.
+#[inline]
+unsafe fn prepare(function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) {
+    if let Some(engine) = engine()
+        && let Some((context, gpu)) = engine.current_of_several()
+    {
+        // SAFETY: handed on.
+        unsafe { scan(engine, gpu, context, function, params, extra) };
+    }
+}
+
+/// # Safety
+/// As for [`prepare`].
+unsafe fn scan(
+    engine: &Engine,
+    gpu: u8,
+    context: Context,
+    function: CUfunction,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) {
+    let mut name = |address: u64| engine.pool.use_allocation(gpu, context, address);
+    if !params.is_null() {
+        let layout = layout(&engine.pool.device().call, function);
+        if !layout.known {
+            engine.pool.use_everything(gpu, context);
+            return;
+        }
+        for (index, &size) in layout.sizes.iter().enumerate() {
+            // SAFETY: a launch of this function has one pointer for each parameter, to as many bytes.
+            unsafe { words(*params.add(index), size, &mut name) };
+        }
+    } else if !extra.is_null() {
+        // SAFETY: `extra` is the list that the driver is about to read.
+        let (buffer, size) = unsafe { packed(extra) };
+        // SAFETY: the list says that the buffer has this size.
+        unsafe { words(buffer, size, &mut name) };
+    }
+}
+
+/// Calls `name` with every aligned 8-byte word of a value: structures by value hold pointers too.
+///
+/// # Safety
+/// `value` is NULL or points to `size` bytes.
+unsafe fn words(value: *const c_void, size: usize, name: &mut impl FnMut(u64)) {
+    if value.is_null() {
+        return;
+    }
+    for at in (0..(size & !7)).step_by(8) {
+        // SAFETY: `at + 8` is at most `size`.
+        name(unsafe { value.cast::<u8>().add(at).cast::<u64>().read_unaligned() });
+    }
+}
+
+/// Buffer and size of packed parameters.
+///
+/// # Safety
+/// `extra` is a list as the driver's launch functions take it.
+unsafe fn packed(extra: *mut *mut c_void) -> (*const c_void, usize) {
+    let (mut buffer, mut size) = (std::ptr::null(), 0);
+    let mut at = 0;
+    // SAFETY: the list is made of pairs and ends with CU_LAUNCH_PARAM_END; the size's entry points to it.
+    unsafe {
+        loop {
+            match *extra.add(at) as usize {
+                CU_LAUNCH_PARAM_BUFFER_POINTER => buffer = (*extra.add(at + 1)).cast_const(),
+                CU_LAUNCH_PARAM_BUFFER_SIZE => size = *(*extra.add(at + 1)).cast::<usize>(),
+                _ => return (buffer, size),
+            }
+            at += 2;
+        }
+    }
+}
+
+fn layout(call: &Functions, function: CUfunction) -> Arc<Layout> {
+    let key = function as usize;
+    let known = LAYOUTS.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = known.as_ref().and_then(|layouts| layouts.get(&key)) {
+        return found.clone();
+    }
+    drop(known);
+    let asked = Arc::new(ask_layout(call, function));
+    let mut layouts = LAYOUTS.write().unwrap_or_else(PoisonError::into_inner);
+    layouts.get_or_insert_default().insert(key, asked.clone());
+    asked
+}
+
+/// Asks the driver for the parameters. A launch takes a CUkernel in place of a CUfunction, and the two have
+/// functions of their own.
+fn ask_layout(call: &Functions, function: CUfunction) -> Layout {
+    for ask in [call.cuFuncGetParamInfo, call.cuKernelGetParamInfo].into_iter().flatten() {
+        let mut layout = Layout::default();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: both out-parameters are live; a handle of the other kind is refused.
+            match unsafe { ask(function, layout.sizes.len(), &mut offset, &mut size) } {
+                CUDA_SUCCESS => layout.sizes.push(size),
+                // Past the last parameter; also the answer for a function that has none.
+                CUDA_ERROR_INVALID_VALUE => {
+                    layout.known = true;
+                    return layout;
+                }
+                _ => break,
+            }
+        }
+    }
+    Layout::default()
+}

@@ -1,0 +1,263 @@
+//! The driver, called for ourselves. Nothing else in the library calls it except with a program's own call.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use vgmem_abi::*;
+use vgmem_engine::{Context, Device, DriverError, Handle, Place};
+
+use crate::slot;
+
+macro_rules! functions {
+    (needed: $($name:ident)*; optional: $($maybe:ident)*;) => {
+        /// The driver's functions that the library itself calls.
+        #[allow(non_snake_case)]
+        #[derive(Clone, Copy)]
+        pub struct Functions {
+            $(pub $name: pointers::$name,)*
+            $(pub $maybe: Option<pointers::$maybe>,)*
+        }
+
+        impl Functions {
+            /// Looks all of them up; the name of the first that the driver lacks otherwise.
+            pub fn find() -> Result<Functions, &'static str> {
+                Ok(Functions {
+                    $($name: match address(concat!(stringify!($name), "\0")) {
+                        // SAFETY: the driver's function of this name has the type that the table states.
+                        Some(found) => unsafe { std::mem::transmute::<*mut c_void, pointers::$name>(found) },
+                        None => return Err(stringify!($name)),
+                    },)*
+                    $($maybe: address(concat!(stringify!($maybe), "\0")).map(
+                        // SAFETY: as above.
+                        |found| unsafe { std::mem::transmute::<*mut c_void, pointers::$maybe>(found) },
+                    ),)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    needed: cuCtxGetCurrent cuCtxGetDevice cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSynchronize
+        cuDeviceCanAccessPeer cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid
+        cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain
+        cuDeviceTotalMem_v2 cuMemAddressReserve cuMemCreate cuMemGetInfo_v2 cuMemMap cuMemRelease
+        cuMemSetAccess cuMemUnmap cuThreadExchangeStreamCaptureMode;
+    optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuKernelGetParamInfo;
+}
+
+fn address(name: &'static str) -> Option<*mut c_void> {
+    let found = slot::driver_symbol(CStr::from_bytes_with_nul(name.as_bytes()).ok()?);
+    (!found.is_null()).then_some(found)
+}
+
+/// How host pages are made, found out at the first one of each GPU's node.
+mod host_kind {
+    pub const UNKNOWN: u8 = 0;
+    pub const NUMA: u8 = 1;
+    pub const PLAIN: u8 = 2;
+    pub const NONE: u8 = 3;
+}
+
+/// The real driver as the engine sees it.
+pub struct Driver {
+    /// Its functions.
+    pub call: Functions,
+    /// NUMA node next to each GPU.
+    nodes: Vec<i32>,
+    /// `host_kind` of each GPU's node.
+    kinds: Vec<AtomicU8>,
+}
+
+impl Driver {
+    /// The driver of this process; asks nothing that needs a context.
+    pub fn new(call: Functions, gpus: usize) -> Driver {
+        let node = |gpu: usize| {
+            let mut id: c_int = 0;
+            // SAFETY: the out-parameter is live.
+            let rc =
+                unsafe { (call.cuDeviceGetAttribute)(&mut id, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, gpu as i32) };
+            if rc == CUDA_SUCCESS { id.max(0) } else { 0 } // -1: no NUMA, where node 0 is right
+        };
+        let kinds = (0..gpus).map(|_| AtomicU8::new(host_kind::UNKNOWN)).collect();
+        Driver { call, nodes: (0..gpus).map(node).collect(), kinds }
+    }
+
+    /// Context and GPU that are current on this thread.
+    pub fn current(&self) -> Option<(Context, u8)> {
+        let context = self.current_context();
+        let mut gpu: CUdevice = 0;
+        // SAFETY: the out-parameter is live.
+        let rc = unsafe { (self.call.cuCtxGetDevice)(&mut gpu) };
+        (rc == CUDA_SUCCESS && context != 0).then_some((context, gpu as u8))
+    }
+
+    /// Context that is current on this thread, or 0.
+    #[inline]
+    pub fn current_context(&self) -> Context {
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: the out-parameter is live.
+        let rc = unsafe { (self.call.cuCtxGetCurrent)(&mut context) };
+        if rc == CUDA_SUCCESS { context as Context } else { 0 }
+    }
+
+    /// The GPU of a context.
+    pub fn gpu_of(&self, context: Context) -> Option<u8> {
+        self.within(context, || {
+            let mut gpu: CUdevice = 0;
+            // SAFETY: the out-parameter is live.
+            let rc = unsafe { (self.call.cuCtxGetDevice)(&mut gpu) };
+            DriverError::check(rc).map(|()| gpu as u8)
+        })
+        .ok()
+    }
+
+    /// The primary context of a GPU, if it is active.
+    pub fn primary(&self, gpu: CUdevice) -> Option<Context> {
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: both out-parameters are live.
+        let rc = unsafe { (self.call.cuDevicePrimaryCtxGetState)(gpu, &mut flags, &mut active) };
+        if rc != CUDA_SUCCESS || active == 0 {
+            return None;
+        }
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: the out-parameter is live; the reference is given back at once.
+        let rc = unsafe { (self.call.cuDevicePrimaryCtxRetain)(&mut context, gpu) };
+        if rc != CUDA_SUCCESS {
+            return None;
+        }
+        // SAFETY: gives back the reference just taken.
+        unsafe { (self.call.cuDevicePrimaryCtxRelease_v2)(gpu) };
+        Some(context as Context)
+    }
+
+    /// Runs `work` with `context` current, in the relaxed capture mode.
+    fn within<T>(
+        &self,
+        context: Context,
+        work: impl FnOnce() -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        // SAFETY: the driver checks the handle.
+        DriverError::check(unsafe { (self.call.cuCtxPushCurrent_v2)(context as CUcontext) })?;
+        let mut mode: c_int = 2; // relaxed: what we do never becomes part of a capture
+        // SAFETY: the parameter is live; it receives the old mode.
+        unsafe { (self.call.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+        let answer = work();
+        let mut pushed: CUcontext = std::ptr::null_mut();
+        // SAFETY: undoes the two calls above on the same thread.
+        unsafe {
+            (self.call.cuThreadExchangeStreamCaptureMode)(&mut mode);
+            (self.call.cuCtxPopCurrent_v2)(&mut pushed);
+        }
+        answer
+    }
+
+    fn make(&self, kind: c_int, id: c_int, bytes: u64) -> Result<Handle, DriverError> {
+        let location = CUmemLocation { kind, id };
+        let prop = CUmemAllocationProp {
+            kind: CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: CU_MEM_HANDLE_TYPE_NONE,
+            location,
+            win32HandleMetaData: std::ptr::null_mut(),
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        };
+        let mut handle = 0;
+        // SAFETY: both structures are live and laid out as the driver's.
+        let rc = unsafe {
+            (self.call.cuMemCreate)(&mut handle, bytes as usize, (&raw const prop).cast_mut().cast(), 0)
+        };
+        DriverError::check(rc).map(|()| handle)
+    }
+
+    /// Host memory: by NUMA node where the driver can (it can be exported), else plain, else none.
+    fn make_host(&self, near: usize, bytes: u64) -> Result<Handle, DriverError> {
+        let kind = &self.kinds[near];
+        let node = self.nodes[near];
+        let known = kind.load(Ordering::Relaxed);
+        let mut last = DriverError::OUT_OF_MEMORY;
+        for (try_kind, location, id) in [
+            (host_kind::NUMA, CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
+            (host_kind::PLAIN, CU_MEM_LOCATION_TYPE_HOST, 0),
+        ] {
+            if known != host_kind::UNKNOWN && known != try_kind {
+                continue;
+            }
+            match self.make(location, id, bytes) {
+                Ok(handle) => {
+                    kind.store(try_kind, Ordering::Relaxed);
+                    return Ok(handle);
+                }
+                Err(error) if error == DriverError::OUT_OF_MEMORY || known != host_kind::UNKNOWN => {
+                    return Err(error);
+                }
+                Err(error) => last = error,
+            }
+        }
+        if known == host_kind::UNKNOWN {
+            kind.store(host_kind::NONE, Ordering::Relaxed);
+            log::warn!(
+                "host RAM cannot be used: the driver refuses host pages near GPU {near} (error {}); \
+                 a container may need the capability SYS_NICE",
+                last.code()
+            );
+        }
+        Err(DriverError::OUT_OF_MEMORY)
+    }
+}
+
+impl Device for Driver {
+    fn create(&self, place: Place, bytes: u64) -> Result<Handle, DriverError> {
+        match place {
+            Place::Gpu(gpu) => self.make(CU_MEM_LOCATION_TYPE_DEVICE, i32::from(gpu), bytes),
+            Place::HostNear(gpu) => self.make_host(gpu as usize, bytes),
+        }
+    }
+
+    fn release(&self, handle: Handle) -> Result<(), DriverError> {
+        // SAFETY: the engine releases each handle once.
+        DriverError::check(unsafe { (self.call.cuMemRelease)(handle) })
+    }
+
+    fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<(), DriverError> {
+        // SAFETY: the engine maps into its own arena.
+        DriverError::check(unsafe { (self.call.cuMemMap)(address, bytes as usize, 0, handle, 0) })
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        // SAFETY: the engine unmaps what it mapped, after the work that may use it.
+        DriverError::check(unsafe { (self.call.cuMemUnmap)(address, bytes as usize) })
+    }
+
+    fn grant(&self, address: u64, bytes: u64, gpu: u8) -> Result<(), DriverError> {
+        let access = CUmemAccessDesc {
+            location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: c_int::from(gpu) },
+            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the descriptor is live; the range is mapped by the engine.
+        DriverError::check(unsafe {
+            (self.call.cuMemSetAccess)(address, bytes as usize, &raw const access, 1)
+        })
+    }
+
+    fn drain(&self, _gpu: u8, context: Context) -> Result<(), DriverError> {
+        // SAFETY: waits in the context that `within` made current.
+        self.within(context, || DriverError::check(unsafe { (self.call.cuCtxSynchronize)() }))
+    }
+
+    fn free_bytes(&self, gpu: u8) -> Option<u64> {
+        if self.current()?.1 != gpu {
+            return None;
+        }
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both out-parameters are live.
+        let rc = unsafe { (self.call.cuMemGetInfo_v2)(&mut free, &mut total) };
+        (rc == CUDA_SUCCESS).then_some(free as u64)
+    }
+
+    fn host_available(&self) -> u64 {
+        crate::start::host_available()
+    }
+}

@@ -1,0 +1,357 @@
+//! Starting the engine, once, after the first successful `cuInit`.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use vgmem_abi::*;
+use vgmem_engine::{Config, Context, GpuConfig, Pool};
+use vgmem_policy::auto_page_size;
+
+use crate::real::{Driver, Functions};
+use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Settings};
+use crate::{fork, log as sink, slot};
+
+/// First address that is asked for: no host library and no heap lies there, and it does not look like data.
+const ARENA_HINT: u64 = 0x2000_0000_0000;
+/// Sizes of the arena, largest first: address space is scarce under some limits.
+const ARENA_SIZES: [u64; 4] = [16 << 40, 4 << 40, 1 << 40, 256 << 30];
+/// Most that a GPU keeps free for the driver's own needs (modules, local memory, workspaces), in bytes.
+const RESERVE_AT_MOST: u64 = 512 << 20;
+/// Host RAM that stays free whatever the budget is, in bytes.
+const HOST_KEPT: u64 = 1 << 30;
+
+/// A GPU that the program sees.
+#[derive(Debug)]
+pub struct Gpu {
+    /// Its name.
+    pub name: String,
+    /// Its memory in bytes, as the driver says.
+    pub total: u64,
+    /// What it may hold of the pool and shows to the program, in bytes.
+    pub shown: u64,
+    /// Whether it is in the pool.
+    pub pooled: bool,
+}
+
+/// The running library.
+pub struct Engine {
+    /// The pool over the real driver.
+    pub pool: Pool<Driver>,
+    /// The settings as read.
+    pub settings: Settings,
+    /// The GPUs by ordinal.
+    pub gpus: Vec<Gpu>,
+}
+
+const NEW: u8 = 0;
+const STARTING: u8 = 1;
+const STARTED: u8 = 2;
+const REFUSED: u8 = 3;
+
+static STATE: AtomicU8 = AtomicU8::new(NEW);
+static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+/// Set once contexts of a second GPU are in use; until then nothing about access needs to be asked.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
+/// First GPU whose context was seen, plus 1.
+static FIRST: AtomicU32 = AtomicU32::new(0);
+/// Grows when a context ends: a handle may then name another GPU.
+static ERA: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Last context of this thread, its GPU, and the era in which that was asked.
+    static LAST: Cell<(Context, u8, u64)> = const { Cell::new((0, 0, 0)) };
+}
+
+/// The engine, where it runs and may be used: not in a forked child.
+#[inline]
+pub fn engine() -> Option<&'static Engine> {
+    let engine = ENGINE.load(Ordering::Acquire);
+    if engine.is_null() || fork::forked() {
+        return None;
+    }
+    // SAFETY: set once, from a box that is never freed.
+    Some(unsafe { &*engine })
+}
+
+/// The engine for the exit report, also while others still use it.
+pub fn engine_at_exit() -> Option<&'static Engine> {
+    if fork::owner() { engine() } else { None }
+}
+
+/// A context ended.
+pub fn forget_contexts() {
+    ERA.fetch_add(1, Ordering::AcqRel);
+}
+
+impl Engine {
+    /// Context and GPU that are current on this thread.
+    #[inline]
+    pub fn current(&self) -> Option<(Context, u8)> {
+        let context = self.pool.device().current_context();
+        let era = ERA.load(Ordering::Acquire);
+        let last = LAST.get();
+        if context != 0 && last.0 == context && last.2 == era {
+            return Some((context, last.1));
+        }
+        let (context, gpu) = self.pool.device().current()?;
+        LAST.set((context, gpu, era));
+        let first = FIRST.compare_exchange(0, u32::from(gpu) + 1, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err_and(|first| first != u32::from(gpu) + 1) {
+            SEVERAL.store(true, Ordering::Release);
+        }
+        Some((context, gpu))
+    }
+
+    /// The current context and GPU if access must be thought of: a program on one GPU has all it needs.
+    #[inline]
+    pub fn current_of_several(&self) -> Option<(Context, u8)> {
+        if self.gpus.len() < 2 {
+            return None;
+        }
+        let current = self.current();
+        if SEVERAL.load(Ordering::Acquire) { current } else { None }
+    }
+}
+
+/// Called after each successful `cuInit`: starts the engine at the first. The code for the program.
+pub fn start() -> CUresult {
+    match STATE.compare_exchange(NEW, STARTING, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            let (state, rc) = match Settings::log_level().and_then(|level| {
+                sink::start(level);
+                begin()
+            }) {
+                Ok(()) => (STARTED, CUDA_SUCCESS),
+                Err(bad) => {
+                    sink::say(format_args!("{bad}"));
+                    (REFUSED, CUDA_ERROR_INVALID_VALUE)
+                }
+            };
+            STATE.store(state, Ordering::Release);
+            rc
+        }
+        Err(_) => {
+            while STATE.load(Ordering::Acquire) == STARTING && !fork::forked() {
+                std::thread::yield_now();
+            }
+            if STATE.load(Ordering::Acquire) == REFUSED { CUDA_ERROR_INVALID_VALUE } else { CUDA_SUCCESS }
+        }
+    }
+}
+
+/// Reads the settings and builds the engine. Where the driver cannot do what a pool needs, the library stays
+/// out of the program's way and says so.
+fn begin() -> Result<(), BadSetting> {
+    let settings = Settings::read()?;
+    let call = match Functions::find() {
+        Ok(call) => call,
+        Err(name) => {
+            log::warn!("no pool: the driver has no {name} (virtual memory management came with CUDA 10.2)");
+            return Ok(());
+        }
+    };
+    let gpus = find_gpus(&call, &settings)?;
+    if let Some(bad) = gpus.iter().position(|gpu| !gpu.1) {
+        log::warn!("no pool: GPU {bad} has no virtual memory management");
+        return Ok(());
+    }
+    let gpus: Vec<Gpu> = gpus.into_iter().map(|(gpu, _)| gpu).collect();
+    let Some((base, bytes)) = reserve(&call) else {
+        log::warn!("no pool: no address range of {} GiB is free", ARENA_SIZES[ARENA_SIZES.len() - 1] >> 30);
+        return Ok(());
+    };
+    let config = configure(&call, &settings, &gpus, base, bytes);
+    log::info!(
+        "pool of {} GPUs and {} MiB of host RAM, pages of {} MiB, arena {:#x}+{} GiB",
+        gpus.iter().filter(|gpu| gpu.pooled).count(),
+        config.host_budget >> 20,
+        config.page_bytes >> 20,
+        base,
+        bytes >> 30
+    );
+    fork::watch();
+    let pool = Pool::new(Driver::new(call, gpus.len()), config);
+    ENGINE.store(Box::into_raw(Box::new(Engine { pool, settings, gpus })), Ordering::Release);
+    Ok(())
+}
+
+/// Every visible GPU, and whether it can be pooled at all.
+fn find_gpus(call: &Functions, settings: &Settings) -> Result<Vec<(Gpu, bool)>, BadSetting> {
+    let mut count: c_int = 0;
+    // SAFETY: the out-parameter is live.
+    let rc = unsafe { (call.cuDeviceGetCount)(&mut count) };
+    let count = if rc == CUDA_SUCCESS { count.clamp(0, 64) } else { 0 };
+    let mut found = Vec::new();
+    for gpu in 0..count {
+        let (mut total, mut vmm, mut name) = (0usize, 0, [0 as c_char; 128]);
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: all out-parameters are live, the name's length is given.
+        unsafe {
+            (call.cuDeviceTotalMem_v2)(&mut total, gpu);
+            (call.cuDeviceGetAttribute)(
+                &mut vmm,
+                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                gpu,
+            );
+            (call.cuDeviceGetName)(name.as_mut_ptr(), name.len() as c_int - 1, gpu);
+            (call.cuDeviceGetUuid)(&mut uuid, gpu);
+        }
+        // SAFETY: the array is zeroed and the driver wrote less than its length.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let total = total as u64;
+        let reserve = reserve_of(settings, gpu as usize, total);
+        let limit = settings.device_limit.as_ref().and_then(|limit| limit.of(gpu as usize));
+        let shown = limit.unwrap_or(total).min(total - reserve.min(total));
+        let pooled = match &settings.devices {
+            Devices::All => true,
+            Devices::Named(names) => names.iter().any(|n| *n == gpu.to_string() || names_uuid(n, &uuid)),
+        };
+        found.push((Gpu { name, total, shown, pooled }, vmm == 1));
+    }
+    check(settings, &found)?;
+    Ok(found)
+}
+
+/// Settings that name GPUs or sizes which this machine does not have.
+fn check(settings: &Settings, gpus: &[(Gpu, bool)]) -> Result<(), BadSetting> {
+    let bad = |name: &'static str, value: String, accepts: String| Err(BadSetting { name, value, accepts });
+    if let Devices::Named(names) = &settings.devices {
+        let pooled = gpus.iter().filter(|(gpu, _)| gpu.pooled).count();
+        let unknown = names.iter().find(|n| n.parse::<usize>().is_ok_and(|n| n >= gpus.len()));
+        if unknown.is_some() || pooled < names.len() {
+            let range =
+                format!("all, or ordinals from 0 to {} or UUIDs of visible GPUs", gpus.len().max(1) - 1);
+            return bad("VGMEM_DEVICES", names.join(","), range);
+        }
+    }
+    for (name, setting) in
+        [("VGMEM_DEVICE_LIMIT", &settings.device_limit), ("VGMEM_DEVICE_RESERVE", &settings.device_reserve)]
+    {
+        let Some(setting) = setting else { continue };
+        if let PerGpu::Each(list) = setting
+            && let Some((ordinal, _)) = list.iter().find(|(ordinal, _)| *ordinal >= gpus.len())
+        {
+            let range = format!("sizes for GPUs 0 to {}", gpus.len().max(1) - 1);
+            return bad(name, format!("{ordinal}:..."), range);
+        }
+        for (ordinal, (gpu, _)) in gpus.iter().enumerate() {
+            if setting.of(ordinal).is_some_and(|bytes| bytes > gpu.total) {
+                let most = format!("at most the {} MiB that GPU {ordinal} has", gpu.total >> 20);
+                let value = setting.of(ordinal).unwrap_or(0);
+                return bad(name, format!("{} MiB", value >> 20), most);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names_uuid(name: &str, uuid: &CUuuid) -> bool {
+    let hex: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let given: String =
+        name.trim_start_matches("GPU-").chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
+    name.starts_with("GPU-") && hex.starts_with(&given)
+}
+
+/// Bytes that the driver keeps on a GPU when pages are placed there.
+fn reserve_of(settings: &Settings, gpu: usize, total: u64) -> u64 {
+    let set = settings.device_reserve.as_ref().and_then(|reserve| reserve.of(gpu));
+    set.unwrap_or_else(|| (total / 64).min(RESERVE_AT_MOST))
+}
+
+fn reserve(call: &Functions) -> Option<(u64, u64)> {
+    for bytes in ARENA_SIZES {
+        let mut base: CUdeviceptr = 0;
+        // SAFETY: the out-parameter is live; the driver may choose another address than the hint.
+        let rc = unsafe { (call.cuMemAddressReserve)(&mut base, bytes as usize, 2 << 20, ARENA_HINT, 0) };
+        if rc == CUDA_SUCCESS && base.is_multiple_of(2 << 20) {
+            return Some((base, bytes));
+        }
+        log::debug!("reserving {} GiB of addresses answered {rc}", bytes >> 30);
+    }
+    None
+}
+
+fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, bytes: u64) -> Config {
+    let smallest = gpus.iter().filter(|gpu| gpu.pooled).map(|gpu| gpu.shown).min().unwrap_or(0);
+    let gpu = |(index, gpu): (usize, &Gpu)| GpuConfig {
+        capacity: if gpu.pooled { gpu.shown } else { 0 },
+        reserve: reserve_of(settings, index, gpu.total),
+        distances: (0..gpus.len()).map(|other| distance(call, index, other)).collect(),
+    };
+    Config {
+        base,
+        bytes,
+        page_bytes: settings.page_size.unwrap_or_else(|| auto_page_size(smallest)),
+        placement: settings.placement,
+        gpus: gpus.iter().enumerate().map(gpu).collect(),
+        host_budget: host_budget(settings.host),
+    }
+}
+
+/// How far the memory of `other` is from `gpu`: 0 its own, 1 and more a peer by the rank of its link.
+fn distance(call: &Functions, gpu: usize, other: usize) -> Option<u32> {
+    if gpu == other {
+        return Some(0);
+    }
+    let mut can: c_int = 0;
+    // SAFETY: the out-parameter is live.
+    let rc = unsafe { (call.cuDeviceCanAccessPeer)(&mut can, gpu as i32, other as i32) };
+    if rc != CUDA_SUCCESS || can == 0 {
+        return None;
+    }
+    let mut rank: c_int = 0;
+    if let Some(ask) = call.cuDeviceGetP2PAttribute {
+        // SAFETY: the out-parameter is live; a refusal leaves the rank at 0.
+        unsafe { ask(&mut rank, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, gpu as i32, other as i32) };
+    }
+    Some(1 + rank.max(0) as u32)
+}
+
+fn host_budget(host: HostBudget) -> u64 {
+    let available = host_available();
+    match host {
+        HostBudget::Auto => available / 4 * 3,
+        HostBudget::Bytes(bytes) => bytes,
+        HostBudget::Percent(percent) => memory_line("MemTotal:").unwrap_or(0) / 100 * percent,
+    }
+}
+
+/// Bytes of host RAM that can be pinned now: what the kernel and the control group have left, less a rest.
+pub fn host_available() -> u64 {
+    let machine = memory_line("MemAvailable:").unwrap_or(0);
+    machine.min(group_available().unwrap_or(u64::MAX)).saturating_sub(HOST_KEPT)
+}
+
+fn memory_line(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// What the control group still allows; `None` where there is no limit. Caches that can be dropped count as free.
+fn group_available() -> Option<u64> {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let of = |path: &str, name: &str| {
+        let text = std::fs::read_to_string(path).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+    };
+    let (limit, used, cache) = match number("/sys/fs/cgroup/memory.max") {
+        Some(limit) => {
+            let cache = of("/sys/fs/cgroup/memory.stat", "inactive_file ");
+            (limit, number("/sys/fs/cgroup/memory.current")?, cache)
+        }
+        None => {
+            let folder = "/sys/fs/cgroup/memory/memory";
+            let cache = of("/sys/fs/cgroup/memory/memory.stat", "total_inactive_file ");
+            let limit = number(&format!("{folder}.limit_in_bytes")).filter(|limit| *limit < 1 << 60)?;
+            (limit, number(&format!("{folder}.usage_in_bytes"))?, cache)
+        }
+    };
+    Some(limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0))))
+}
+
+/// Whether pooling is on in this process.
+pub fn active() -> bool {
+    slot::enabled() && engine().is_some()
+}
