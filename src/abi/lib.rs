@@ -57,3 +57,6 @@ pub fn functions() -> impl Iterator<Item = &'static Function> {
 
 /// Names of the runtime functions that the library exports and passes to the caller's runtime.
 pub const RUNTIME: &[&str] = table::RUNTIME;
+
+/// Names of the management library's functions that the library answers.
+pub const NVML: &[&str] = table::NVML;

@@ -23,7 +23,7 @@ handles! {
     CUexternalSemaphore CUfunction CUgraph CUgraphExec CUgraphNode CUgraphRecaptureCallback
     CUgraphicsResource CUgreenCtx CUhostFn CUkernel CUlibrary CUlinkState CUlogsCallback
     CUlogsCallbackHandle CUmemoryPool CUmipmappedArray CUmodule CUoccupancyB2DSize CUstream
-    CUstreamCallback CUsurfref CUtexref CUuserObject
+    CUstreamCallback CUsurfref CUtexref CUuserObject nvmlDevice_t
 }
 
 /// The legacy default stream, by name.
@@ -63,6 +63,10 @@ layouts! {
     CUipcEventHandle { reserved: [c_char; 64], }
     /// Unique number of a GPU.
     CUuuid { bytes: [u8; 16], }
+    /// Memory of a GPU as the management library shows it.
+    nvmlMemory_t { total: u64, free: u64, used: u64, }
+    /// The same, second version: the caller sets `version`; `used` leaves out what is `reserved`.
+    nvmlMemory_v2_t { version: c_uint, total: u64, reserved: u64, free: u64, used: u64, }
     /// A copy of a rectangle.
     CUDA_MEMCPY2D {
         srcXInBytes: usize, srcY: usize,

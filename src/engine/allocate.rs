@@ -4,7 +4,7 @@ use vgmem_policy::{GRANULE, Shortage, pieces, place, round_up};
 
 use crate::device::{Device, DriverError, Handle};
 use crate::map::PageId;
-use crate::pool::{Allocation, Page, Pool, Request, State};
+use crate::pool::{Allocation, Around, Page, Pool, Request, State};
 
 /// Bytes that one piece takes on one tier.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl<D: Device> Pool<D> {
         let answer = self.begin(request).and_then(|mut build| match self.construct(request, &mut build) {
             Ok(()) => Ok(self.publish(request, build)),
             Err(error) => {
-                self.roll_back(build);
+                self.roll_back(request.home, build);
                 Err(error)
             }
         });
@@ -52,17 +52,16 @@ impl<D: Device> Pool<D> {
 
     fn begin(&self, request: Request) -> Result<Build, DriverError> {
         let span = round_up(request.bytes, GRANULE).ok_or(DriverError::OUT_OF_MEMORY)?;
-        let home_free = self.device.free_bytes(request.home);
-        let first = self.plan(&self.lock(), request, span, home_free, u64::MAX)?;
+        let mut around = Around { home_free: self.device.free_bytes(request.home), ..Around::default() };
+        let first = self.plan(&self.lock(), request, span, &around)?;
         // Asking the machine costs tens of microseconds: only allocations that overflow pay it.
-        let host_free = if first.iter().any(|&(_, tier)| tier == self.host_tier()) {
-            self.device.host_available()
-        } else {
-            u64::MAX
-        };
+        if first.iter().any(|&(_, tier)| tier != request.home as usize) {
+            around.host_free = Some(self.device.host_available());
+            around.taken = self.homes_of_others(request.home);
+        }
         let mut state = self.lock();
         // Planned again under the lock that books it: another thread may have taken room meanwhile.
-        let plan = self.plan(&state, request, span, home_free, host_free)?;
+        let plan = self.plan(&state, request, span, &around)?;
         let base = state.spans.take(span).ok_or(DriverError::OUT_OF_MEMORY)?;
         let planned: Vec<Piece> = plan.into_iter().rev().map(|(bytes, tier)| Piece { bytes, tier }).collect();
         for piece in &planned {
@@ -76,12 +75,18 @@ impl<D: Device> Pool<D> {
         state: &State,
         request: Request,
         span: u64,
-        home_free: Option<u64>,
-        host_free: u64,
+        around: &Around,
     ) -> Result<Vec<(u64, usize)>, DriverError> {
-        let tiers = self.view(state, request.home, home_free, host_free);
+        let tiers = self.view(state, request.home, around);
         place(self.config.placement, &tiers, pieces(span, self.config.page_bytes))
             .map_err(|Shortage { .. }| DriverError::OUT_OF_MEMORY)
+    }
+
+    /// GPUs other than `home` that are home to another process.
+    fn homes_of_others(&self, home: u8) -> Vec<u8> {
+        let gpus = self.config.gpus.iter().enumerate().map(|(gpu, config)| (gpu as u8, config.capacity));
+        let others = gpus.filter(|&(gpu, capacity)| gpu != home && capacity > 0);
+        others.map(|(gpu, _)| gpu).filter(|&gpu| self.device.is_home_of_others(gpu)).collect()
     }
 
     fn construct(&self, request: Request, build: &mut Build) -> Result<(), DriverError> {
@@ -97,7 +102,7 @@ impl<D: Device> Pool<D> {
                 Err(error) => return Err(error),
             };
             if let Err(error) = self.device.map(address, piece.bytes, handle) {
-                self.give_up(handle, piece);
+                self.give_up(request.home, handle, piece);
                 return Err(error);
             }
             build.planned.pop();
@@ -114,12 +119,16 @@ impl<D: Device> Pool<D> {
     /// Moves what is still planned away from a tier on which the driver has no memory left.
     fn plan_again(&self, request: Request, build: &mut Build, full: usize) -> Result<(), DriverError> {
         build.full.push(full);
-        let host_free = self.device.host_available();
+        let around = Around {
+            home_free: None,
+            host_free: Some(self.device.host_available()),
+            taken: self.homes_of_others(request.home),
+        };
         let mut state = self.lock();
         for piece in &build.planned {
             state.uncharge(piece.tier, piece.bytes);
         }
-        let mut tiers = self.view(&state, request.home, None, host_free);
+        let mut tiers = self.view(&state, request.home, &around);
         for &tier in &build.full {
             tiers[tier].room = 0;
         }
@@ -164,7 +173,7 @@ impl<D: Device> Pool<D> {
         build.base
     }
 
-    fn roll_back(&self, build: Build) {
+    fn roll_back(&self, home: u8, build: Build) {
         let mapped = build.mapped();
         if mapped > 0 && self.device.unmap(build.base, mapped).is_err() {
             // Still mapped: neither the addresses nor the memory can be used again.
@@ -176,7 +185,7 @@ impl<D: Device> Pool<D> {
             return;
         }
         for &(piece, handle) in &build.made {
-            self.give_up(handle, piece);
+            self.give_up(home, handle, piece);
         }
         let mut state = self.lock();
         for piece in build.planned.iter().chain(build.made.iter().map(|(piece, _)| piece)) {
@@ -185,8 +194,8 @@ impl<D: Device> Pool<D> {
         state.spans.give(build.base, build.span);
     }
 
-    fn give_up(&self, handle: Handle, piece: Piece) {
-        if self.device.release(handle).is_err() {
+    fn give_up(&self, home: u8, handle: Handle, piece: Piece) {
+        if self.device.release(self.place(piece.tier, home), piece.bytes, handle).is_err() {
             self.lock().lost += piece.bytes;
         }
     }

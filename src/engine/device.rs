@@ -44,8 +44,8 @@ pub enum Place {
 pub trait Device: Send + Sync {
     /// Makes physical memory.
     fn create(&self, place: Place, bytes: u64) -> Result<Handle, DriverError>;
-    /// Gives physical memory back; it goes when nothing maps it any more.
-    fn release(&self, handle: Handle) -> Result<(), DriverError>;
+    /// Gives physical memory back, made at `place` with this size; it goes when nothing maps it any more.
+    fn release(&self, place: Place, bytes: u64, handle: Handle) -> Result<(), DriverError>;
     /// Shows physical memory at an address of the arena. No GPU has access yet.
     fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<(), DriverError>;
     /// Ends one or more whole mappings. Does not wait for work that uses them.
@@ -58,4 +58,6 @@ pub trait Device: Send + Sync {
     fn free_bytes(&self, gpu: u8) -> Option<u64>;
     /// Bytes of host RAM that can be pinned now without harm to the machine.
     fn host_available(&self) -> u64;
+    /// Whether another process uses this GPU as its home: its memory is taken last.
+    fn is_home_of_others(&self, gpu: u8) -> bool;
 }

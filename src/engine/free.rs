@@ -139,7 +139,8 @@ impl<D: Device> Pool<D> {
         let mut first = Ok(());
         let mut lost = 0;
         for page in &pages {
-            let released = self.device.release(page.handle);
+            let place = self.place(page.tier, allocation.home);
+            let released = self.device.release(place, page.bytes, page.handle);
             lost += if released.is_err() { page.bytes } else { 0 };
             first = first.and(released);
         }

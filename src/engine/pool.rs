@@ -219,13 +219,13 @@ impl<D: Device> Pool<D> {
         if tier == self.host_tier() { Place::HostNear(home) } else { Place::Gpu(tier as u8) }
     }
 
-    /// The tiers as the policy sees them from `home`, given what the driver and the machine have left.
-    pub(crate) fn view(&self, state: &State, home: u8, home_free: Option<u64>, host_free: u64) -> Vec<Tier> {
+    /// The tiers as the policy sees them from `home`, given what is known around the pool.
+    pub(crate) fn view(&self, state: &State, home: u8, around: &Around) -> Vec<Tier> {
         let gpu = self.config.gpus.get(home as usize);
         let tier = |(index, account): (usize, &TierAccount)| {
             let mut room = account.capacity.saturating_sub(account.used);
             if index == self.host_tier() {
-                room = room.min(host_free);
+                room = room.min(around.host_free.unwrap_or(u64::MAX));
                 return Tier {
                     kind: TierKind::Host,
                     room,
@@ -234,15 +234,31 @@ impl<D: Device> Pool<D> {
                 };
             }
             if index == home as usize
-                && let (Some(free), Some(gpu)) = (home_free, gpu)
+                && let (Some(free), Some(gpu)) = (around.home_free, gpu)
             {
                 room = room.min(free.saturating_sub(gpu.reserve));
             }
             let distance = gpu.and_then(|gpu| gpu.distances.get(index).copied().flatten());
+            let taken = around.taken.contains(&(index as u8));
+            let distance = distance.map(|distance| if taken { distance + HOME_OF_OTHERS } else { distance });
             Tier { kind: TierKind::Gpu, room, capacity: account.capacity, distance }
         };
         state.tiers.iter().enumerate().map(tier).collect()
     }
+}
+
+/// Added to the distance of a GPU that is home to another process: further than any link.
+const HOME_OF_OTHERS: u32 = 1 << 16;
+
+/// What is known of the world around the pool when an allocation is planned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Around {
+    /// Bytes that the driver has left on the home GPU, where it could be asked.
+    pub(crate) home_free: Option<u64>,
+    /// Bytes that the machine has left; `None` while nobody has asked.
+    pub(crate) host_free: Option<u64>,
+    /// GPUs that are home to other processes.
+    pub(crate) taken: Vec<u8>,
 }
 
 impl State {

@@ -24,6 +24,7 @@ pub(crate) struct Books {
     pub(crate) drained: Vec<(u8, Context)>,
     pub(crate) calls: usize,
     pub(crate) fail_at: Option<usize>,
+    pub(crate) homes_of_others: Vec<u8>,
     next: Handle,
 }
 
@@ -59,8 +60,13 @@ impl Device for Mock {
         Ok(handle)
     }
 
-    fn release(&self, handle: Handle) -> Result<(), DriverError> {
+    fn release(&self, place: Place, size: u64, handle: Handle) -> Result<(), DriverError> {
         let mut books = self.call()?;
+        let made = match place {
+            Place::Gpu(gpu) => gpu as usize,
+            Place::HostNear(_) => books.left.len() - 1,
+        };
+        assert_eq!(books.handles[&handle], (made, size), "released as something else");
         assert!(books.mapped.values().all(|m| m.1 != handle), "released while mapped");
         let (tier, bytes) = books.handles.remove(&handle).expect("unknown handle");
         books.left[tier] += bytes;
@@ -104,6 +110,10 @@ impl Device for Mock {
 
     fn free_bytes(&self, gpu: u8) -> Option<u64> {
         Some(self.0.lock().unwrap().left[gpu as usize])
+    }
+
+    fn is_home_of_others(&self, gpu: u8) -> bool {
+        self.0.lock().unwrap().homes_of_others.contains(&gpu)
     }
 
     fn host_available(&self) -> u64 {

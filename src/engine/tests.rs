@@ -76,6 +76,15 @@ fn memory_that_others_took_is_found_elsewhere() {
 }
 
 #[test]
+fn a_gpu_that_others_call_home_is_used_last() {
+    let pool = pool(&[4, 8, 8], 16, 4, Placement::Home);
+    pool.device().0.lock().unwrap().homes_of_others = vec![1];
+    let base = pool.allocate(ask(0, 16 * G)).unwrap();
+    let place = |granule: u64| pool.find(base + granule * G).unwrap().place;
+    assert_eq!((place(0), place(4), place(12)), (Place::Gpu(0), Place::Gpu(2), Place::Gpu(1)));
+}
+
+#[test]
 fn frees_of_unknown_and_interior_addresses() {
     let pool = pool(&[8], 0, 4, Placement::Home);
     let base = pool.allocate(ask(0, 4 * G)).unwrap();

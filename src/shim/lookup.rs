@@ -4,9 +4,10 @@
 //! the C library reads it: RTLD_NEXT and RTLD_DEFAULT mean "seen from the caller", and so does RUNPATH.
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{slot, system};
+use crate::{nvml, slot, system};
 
 /// What to do with a lookup: jump to `to`, or, where that is NULL, answer `answer`.
 #[repr(C)]
@@ -68,6 +69,47 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     )
 }
 
+/// `dlmopen`: passed on. A library in a namespace of its own has a driver of its own, which we cannot see: the
+/// exit report says so.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlmopen(namespace: c_long, file: *const c_char, flags: c_int) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {note}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        note = sym note_namespace,
+    )
+}
+
+static NAMESPACES: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program loaded something into a namespace of its own.
+pub fn namespaces_used() -> bool {
+    NAMESPACES.load(Ordering::Relaxed)
+}
+
+extern "C" fn note_namespace(namespace: c_long) -> *mut c_void {
+    const BASE: c_long = 0; // LM_ID_BASE: the program's own namespace
+    if namespace != BASE {
+        NAMESPACES.store(true, Ordering::Relaxed);
+    }
+    system::dlmopen_address()
+}
+
 /// Where `dlopen` jumps to (rax) and with which flags (rdx).
 #[repr(C)]
 struct Open {
@@ -92,6 +134,11 @@ extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict {
     let name = unsafe { CStr::from_ptr(name) };
     if name == c"dlsym" || name == c"dlopen" {
         return own_lookup(handle, name);
+    }
+    if name.to_bytes().starts_with(b"nvml") && nvml::is_ours(name) && slot::enabled() {
+        let found = system::dlsym(handle, name);
+        let answer = if found.is_null() { found } else { nvml::substitute(name, found) };
+        return Verdict { to: std::ptr::null_mut(), answer };
     }
     if !name.to_bytes().starts_with(b"cu") || !slot::enabled() {
         return pass;

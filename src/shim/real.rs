@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use vgmem_abi::*;
 use vgmem_engine::{Context, Device, DriverError, Handle, Place};
 
-use crate::slot;
+use crate::{ledger, slot};
 
 macro_rules! functions {
     (needed: $($name:ident)*; optional: $($maybe:ident)*;) => {
@@ -67,11 +67,18 @@ pub struct Driver {
     nodes: Vec<i32>,
     /// `host_kind` of each GPU's node.
     kinds: Vec<AtomicU8>,
+    /// Name of each GPU in the ledger.
+    keys: Vec<u64>,
+    /// Bytes of host RAM that the pools of all processes together may pin.
+    host_budget: u64,
 }
 
 impl Driver {
     /// The driver of this process; asks nothing that needs a context.
-    pub fn new(call: Functions, gpus: usize) -> Driver {
+    ///
+    /// `keys` names the GPUs in the ledger, by ordinal.
+    pub fn new(call: Functions, keys: Vec<u64>, host_budget: u64) -> Driver {
+        let gpus = keys.len();
         let node = |gpu: usize| {
             let mut id: c_int = 0;
             // SAFETY: the out-parameter is live.
@@ -80,7 +87,7 @@ impl Driver {
             if rc == CUDA_SUCCESS { id.max(0) } else { 0 } // -1: no NUMA, where node 0 is right
         };
         let kinds = (0..gpus).map(|_| AtomicU8::new(host_kind::UNKNOWN)).collect();
-        Driver { call, nodes: (0..gpus).map(node).collect(), kinds }
+        Driver { call, nodes: (0..gpus).map(node).collect(), kinds, keys, host_budget }
     }
 
     /// Context and GPU that are current on this thread.
@@ -212,13 +219,26 @@ impl Device for Driver {
     fn create(&self, place: Place, bytes: u64) -> Result<Handle, DriverError> {
         match place {
             Place::Gpu(gpu) => self.make(CU_MEM_LOCATION_TYPE_DEVICE, i32::from(gpu), bytes),
-            Place::HostNear(gpu) => self.make_host(gpu as usize, bytes),
+            Place::HostNear(gpu) => {
+                if !ledger::take_host(bytes, self.host_budget) {
+                    return Err(DriverError::OUT_OF_MEMORY);
+                }
+                self.make_host(gpu as usize, bytes).inspect_err(|_| ledger::give_host(bytes))
+            }
         }
     }
 
-    fn release(&self, handle: Handle) -> Result<(), DriverError> {
+    fn release(&self, place: Place, bytes: u64, handle: Handle) -> Result<(), DriverError> {
         // SAFETY: the engine releases each handle once.
-        DriverError::check(unsafe { (self.call.cuMemRelease)(handle) })
+        DriverError::check(unsafe { (self.call.cuMemRelease)(handle) })?;
+        if let Place::HostNear(_) = place {
+            ledger::give_host(bytes);
+        }
+        Ok(())
+    }
+
+    fn is_home_of_others(&self, gpu: u8) -> bool {
+        self.keys.get(gpu as usize).is_some_and(|&key| ledger::is_home_of_others(key))
     }
 
     fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<(), DriverError> {

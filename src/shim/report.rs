@@ -108,6 +108,9 @@ fn remarks(engine: &Engine, snapshot: &Snapshot) -> Vec<String> {
         lines
             .push(format!("CUDA_VISIBLE_DEVICES={} hides other GPUs from the pool", value.to_string_lossy()));
     }
+    if crate::lookup::namespaces_used() {
+        lines.push("a library was loaded with dlmopen: CUDA calls made there are not seen".to_owned());
+    }
     if snapshot.lost > 0 {
         lines.push(format!("{} MiB were not taken back by the driver", snapshot.lost >> 20));
     }

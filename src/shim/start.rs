@@ -10,7 +10,7 @@ use vgmem_policy::auto_page_size;
 
 use crate::real::{Driver, Functions};
 use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Settings};
-use crate::{fork, log as sink, slot};
+use crate::{fork, ledger, log as sink, slot};
 
 /// First address that is asked for: no host library and no heap lies there, and it does not look like data.
 const ARENA_HINT: u64 = 0x2000_0000_0000;
@@ -26,6 +26,10 @@ const HOST_KEPT: u64 = 1 << 30;
 pub struct Gpu {
     /// Its name.
     pub name: String,
+    /// Its unique number, as 32 hexadecimal digits.
+    pub uuid: String,
+    /// Its name in the ledger.
+    pub key: u64,
     /// Its memory in bytes, as the driver says.
     pub total: u64,
     /// What it may hold of the pool and shows to the program, in bytes.
@@ -161,6 +165,7 @@ fn begin() -> Result<(), BadSetting> {
         log::warn!("no pool: no address range of {} GiB is free", ARENA_SIZES[ARENA_SIZES.len() - 1] >> 30);
         return Ok(());
     };
+    ledger::join();
     let config = configure(&call, &settings, &gpus, base, bytes);
     log::info!(
         "pool of {} GPUs and {} MiB of host RAM, pages of {} MiB, arena {:#x}+{} GiB",
@@ -171,7 +176,8 @@ fn begin() -> Result<(), BadSetting> {
         bytes >> 30
     );
     fork::watch();
-    let pool = Pool::new(Driver::new(call, gpus.len()), config);
+    let keys = gpus.iter().map(|gpu| gpu.key).collect();
+    let pool = Pool::new(Driver::new(call, keys, config.host_budget), config);
     ENGINE.store(Box::into_raw(Box::new(Engine { pool, settings, gpus })), Ordering::Release);
     Ok(())
 }
@@ -203,11 +209,12 @@ fn find_gpus(call: &Functions, settings: &Settings) -> Result<Vec<(Gpu, bool)>, 
         let reserve = reserve_of(settings, gpu as usize, total);
         let limit = settings.device_limit.as_ref().and_then(|limit| limit.of(gpu as usize));
         let shown = limit.unwrap_or(total).min(total - reserve.min(total));
+        let uuid: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let pooled = match &settings.devices {
             Devices::All => true,
             Devices::Named(names) => names.iter().any(|n| *n == gpu.to_string() || names_uuid(n, &uuid)),
         };
-        found.push((Gpu { name, total, shown, pooled }, vmm == 1));
+        found.push((Gpu { name, key: ledger_key(&uuid), uuid, total, shown, pooled }, vmm == 1));
     }
     check(settings, &found)?;
     Ok(found)
@@ -246,11 +253,16 @@ fn check(settings: &Settings, gpus: &[(Gpu, bool)]) -> Result<(), BadSetting> {
     Ok(())
 }
 
-fn names_uuid(name: &str, uuid: &CUuuid) -> bool {
-    let hex: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+/// Whether `name` is the UUID or the beginning of one, as `CUDA_VISIBLE_DEVICES` takes them.
+fn names_uuid(name: &str, uuid: &str) -> bool {
     let given: String =
         name.trim_start_matches("GPU-").chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
-    name.starts_with("GPU-") && hex.starts_with(&given)
+    name.starts_with("GPU-") && uuid.starts_with(&given)
+}
+
+/// Name of a GPU in the ledger, never 0: the same in every process, whatever `CUDA_VISIBLE_DEVICES` says.
+fn ledger_key(uuid: &str) -> u64 {
+    u64::from_str_radix(uuid.get(..16).unwrap_or("0"), 16).unwrap_or(0).max(1)
 }
 
 /// Bytes that the driver keeps on a GPU when pages are placed there.
@@ -308,10 +320,10 @@ fn distance(call: &Functions, gpu: usize, other: usize) -> Option<u32> {
     Some(1 + rank.max(0) as u32)
 }
 
+/// The budget counts for the pools of all processes of this user together.
 fn host_budget(host: HostBudget) -> u64 {
-    let available = host_available();
     match host {
-        HostBudget::Auto => available / 4 * 3,
+        HostBudget::Auto => (host_available() + ledger::host_of_others()) / 4 * 3,
         HostBudget::Bytes(bytes) => bytes,
         HostBudget::Percent(percent) => memory_line("MemTotal:").unwrap_or(0) / 100 * percent,
     }

@@ -1,4 +1,4 @@
-//! The C library's own `dlsym` and `dlopen`, under ours.
+//! The C library's own `dlsym`, `dlopen` and `dlmopen`, under ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -9,10 +9,11 @@ pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void
 pub type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Versions under which the C library exports the two on x86-64, newest first.
-const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
+/// Versions under which the C library exports them on x86-64, newest first.
+const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.3.4", c"GLIBC_2.2.5"];
 
 fn next(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = cache.load(Ordering::Relaxed);
@@ -38,6 +39,11 @@ pub fn dlsym_address() -> *mut c_void {
 /// Address of the `dlopen` behind ours.
 pub fn dlopen_address() -> *mut c_void {
     next(&DLOPEN, c"dlopen")
+}
+
+/// Address of the `dlmopen` behind ours.
+pub fn dlmopen_address() -> *mut c_void {
+    next(&DLMOPEN, c"dlmopen")
 }
 
 /// Looks up `name` in `handle`, which is a real handle: for the pseudo handles the caller would matter.

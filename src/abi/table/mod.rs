@@ -5,6 +5,7 @@ mod copy;
 mod execution;
 mod graph;
 mod memory;
+mod nvml;
 mod object;
 mod runtime;
 
@@ -106,3 +107,9 @@ macro_rules! names {
 }
 
 pub(crate) const RUNTIME: &[&str] = crate::rows_runtime! { names };
+
+macro_rules! rows_of_names {
+    (nvml; $($name:ident ($($args:tt)*);)*) => { &[$(stringify!($name)),*] };
+}
+
+pub(crate) const NVML: &[&str] = crate::rows_nvml! { rows_of_names };

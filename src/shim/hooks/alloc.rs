@@ -4,8 +4,8 @@ use vgmem_abi::*;
 use vgmem_engine::{DriverError, Freed, Request};
 use vgmem_policy::round_up;
 
-use crate::report;
 use crate::start::{Engine, engine};
+use crate::{ledger, report};
 
 /// Rows of a pitched allocation begin at multiples of this many bytes, as the driver's do.
 const PITCH: u64 = 512;
@@ -104,9 +104,11 @@ pub unsafe fn cuMemFreeAsync(
 /// current, or its GPU is not in the pool.
 fn pooled(engine: &Engine, bytes: u64) -> Option<Result<u64, DriverError>> {
     let (context, home) = engine.current()?;
-    if !engine.gpus.get(home as usize)?.pooled {
+    let gpu = engine.gpus.get(home as usize)?;
+    if !gpu.pooled {
         return None;
     }
+    ledger::note_home(gpu.key);
     let answer = engine.pool.allocate(Request { home, context, bytes });
     match answer {
         Ok(address) => log::debug!("{bytes} bytes for GPU {home} at {address:#x}"),

@@ -1,45 +1,18 @@
-//! One-dimensional copies and memsets.
+//! Copies and memsets named by addresses and sizes.
 //!
 //! The driver copies across pages that lie anywhere (FACTS), as long as the GPU that runs the copy has access.
 //! In a program on one GPU it always has; with several, access is given before the call goes on.
 
 use vgmem_abi::*;
 
-use crate::start::engine;
-
-/// The current GPU is about to use these ranges.
-#[inline]
-fn prepare(ranges: &[(CUdeviceptr, usize)]) {
-    if let Some(engine) = engine()
-        && let Some((context, gpu)) = engine.current_of_several()
-    {
-        for &(address, bytes) in ranges {
-            engine.pool.use_range(gpu, context, address, bytes as u64);
-        }
-    }
-}
-
-/// A copy between two contexts: either GPU may run it, so both need both ranges.
-fn prepare_peers(contexts: [CUcontext; 2], ranges: &[(CUdeviceptr, usize)]) {
-    let Some(engine) = engine() else { return };
-    if engine.gpus.len() < 2 || ranges.iter().all(|&(address, _)| !engine.pool.in_arena(address)) {
-        return;
-    }
-    for context in contexts {
-        if let Some(gpu) = engine.pool.device().gpu_of(context as u64) {
-            for &(address, bytes) in ranges {
-                engine.pool.use_range(gpu, context as u64, address, bytes as u64);
-            }
-        }
-    }
-}
+use super::access::{give, give_to_context};
 
 /// Hooks that give access to the named ranges and pass the call on.
 macro_rules! give_access {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) uses $($address:ident[$bytes:expr])*;)*) => { $(
         $(#[$doc])*
         pub unsafe fn $name(real: pointers::$name, $($arg: $type),*) -> CUresult {
-            prepare(&[$(($address, $bytes)),*]);
+            give(&[$(($address, $bytes)),*]);
             // SAFETY: the program's own call, unchanged.
             unsafe { real($($arg),*) }
         }
@@ -78,6 +51,35 @@ give_access! {
     /// `cuMemsetD32Async`.
     cuMemsetD32Async(to: CUdeviceptr, value: c_uint, count: usize, stream: CUstream)
         uses to[count.saturating_mul(4)];
+    /// `cuMemsetD2D8`.
+    cuMemsetD2D8_v2(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize)
+        uses to[pitch.saturating_mul(height)];
+    /// `cuMemsetD2D16`.
+    cuMemsetD2D16_v2(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize)
+        uses to[pitch.saturating_mul(height)];
+    /// `cuMemsetD2D32`.
+    cuMemsetD2D32_v2(to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize)
+        uses to[pitch.saturating_mul(height)];
+    /// `cuMemsetD2D8Async`.
+    cuMemsetD2D8Async(
+        to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream
+    ) uses to[pitch.saturating_mul(height)];
+    /// `cuMemsetD2D16Async`.
+    cuMemsetD2D16Async(
+        to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream
+    ) uses to[pitch.saturating_mul(height)];
+    /// `cuMemsetD2D32Async`.
+    cuMemsetD2D32Async(
+        to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream
+    ) uses to[pitch.saturating_mul(height)];
+    /// `cuMemcpyAtoD`.
+    cuMemcpyAtoD_v2(to: CUdeviceptr, array: CUarray, offset: usize, bytes: usize) uses to[bytes];
+    /// `cuMemcpyDtoA`.
+    cuMemcpyDtoA_v2(array: CUarray, offset: usize, from: CUdeviceptr, bytes: usize) uses from[bytes];
+    /// `cuMemcpyWithAttributesAsync`.
+    cuMemcpyWithAttributesAsync(
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut c_void, stream: CUstream
+    ) uses to[bytes] from[bytes];
 }
 
 /// `cuMemcpyPeer`.
@@ -89,7 +91,9 @@ pub unsafe fn cuMemcpyPeer(
     from_context: CUcontext,
     bytes: usize,
 ) -> CUresult {
-    prepare_peers([to_context, from_context], &[(to, bytes), (from, bytes)]);
+    // Either GPU may run the copy, so both need both ranges.
+    give_to_context(to_context, &[(to, bytes), (from, bytes)]);
+    give_to_context(from_context, &[(to, bytes), (from, bytes)]);
     // SAFETY: the program's own call, unchanged.
     unsafe { real(to, to_context, from, from_context, bytes) }
 }
@@ -104,7 +108,9 @@ pub unsafe fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: CUstream,
 ) -> CUresult {
-    prepare_peers([to_context, from_context], &[(to, bytes), (from, bytes)]);
+    // Either GPU may run the copy, so both need both ranges.
+    give_to_context(to_context, &[(to, bytes), (from, bytes)]);
+    give_to_context(from_context, &[(to, bytes), (from, bytes)]);
     // SAFETY: the program's own call, unchanged.
     unsafe { real(to, to_context, from, from_context, bytes, stream) }
 }

@@ -10,7 +10,9 @@
 // each is that of the driver's function.
 #![allow(clippy::missing_safety_doc)]
 
+mod access;
 mod alloc;
+mod boxes;
 mod context;
 mod copy;
 mod graph;
@@ -19,6 +21,7 @@ mod peer;
 mod query;
 
 pub use alloc::*;
+pub use boxes::*;
 pub use context::*;
 pub use copy::*;
 pub use graph::*;

@@ -7,7 +7,7 @@ use vgmem_policy::{Amount, GRANULE, advertised};
 use crate::start::{Engine, engine};
 
 /// What GPU `gpu` shows to the program. `free` is what the driver has left there, where it could be asked.
-fn shown(engine: &Engine, gpu: usize, free: Option<u64>) -> Amount {
+pub fn shown(engine: &Engine, gpu: usize, free: Option<u64>) -> Amount {
     let (mut gpus, host) = engine.pool.amounts();
     for (index, amount) in gpus.iter_mut().enumerate() {
         if let Some(known) = engine.gpus.get(index) {

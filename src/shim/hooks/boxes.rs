@@ -1,0 +1,239 @@
+//! Copies and memsets of rectangles and boxes, copies in batches, and copies between memory and arrays.
+//!
+//! As in `copy`: the driver copies across pages that lie anywhere; with several GPUs access is given first.
+
+use std::slice;
+
+use vgmem_abi::*;
+
+use super::access::{Range, give, give_to_context};
+
+/// The bytes from the first to the last that a box of `depth` layers of `rows` rows of `width` bytes covers.
+fn covered(
+    address: CUdeviceptr,
+    [x, y, z]: [usize; 3],
+    [pitch, layer]: [usize; 2],
+    [width, rows, depth]: [usize; 3],
+) -> Range {
+    // Only speed depends on these numbers being sensible: saturate instead of failing.
+    let row = |row: usize, of: usize| row.saturating_add(of.saturating_mul(layer)).saturating_mul(pitch);
+    let start = row(y, z).saturating_add(x);
+    let bytes = row(rows.saturating_sub(1), depth.saturating_sub(1)).saturating_add(width);
+    (address.saturating_add(start as u64), bytes)
+}
+
+fn is_address(memory: c_int) -> bool {
+    matches!(memory, CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED)
+}
+
+/// Both sides of a copy of a rectangle.
+fn rectangle(copy: &CUDA_MEMCPY2D) -> [Range; 2] {
+    let size = [copy.WidthInBytes, copy.Height, 1];
+    let side = |memory, address, x, y, pitch: usize| {
+        if is_address(memory) { covered(address, [x, y, 0], [pitch, 0], size) } else { (0, 0) }
+    };
+    [
+        side(copy.srcMemoryType, copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcPitch),
+        side(copy.dstMemoryType, copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstPitch),
+    ]
+}
+
+/// Both sides of a copy of a box; the two structures have the same fields.
+macro_rules! sides {
+    ($copy:expr) => {{
+        let copy = $copy;
+        let size = [copy.WidthInBytes, copy.Height, copy.Depth];
+        let from = [copy.srcXInBytes, copy.srcY, copy.srcZ];
+        let to = [copy.dstXInBytes, copy.dstY, copy.dstZ];
+        let source = covered(copy.srcDevice, from, [copy.srcPitch, copy.srcHeight], size);
+        let target = covered(copy.dstDevice, to, [copy.dstPitch, copy.dstHeight], size);
+        [
+            if is_address(copy.srcMemoryType) { source } else { (0, 0) },
+            if is_address(copy.dstMemoryType) { target } else { (0, 0) },
+        ]
+    }};
+}
+
+/// Hooks for one structure, with or without a stream behind it.
+macro_rules! structures {
+    ($($(#[$doc:meta])* $name:ident($copy:ident: $type:ty $(, $stream:ident)?) gives $ranges:expr;)*) => { $(
+        $(#[$doc])*
+        pub unsafe fn $name(
+            real: pointers::$name, $copy: *const $type, $($stream: CUstream)?
+        ) -> CUresult {
+            // SAFETY: NULL, or the structure that the driver is about to read.
+            if let Some($copy) = unsafe { $copy.as_ref() } {
+                $ranges;
+            }
+            // SAFETY: the program's own call, unchanged.
+            unsafe { real($copy, $($stream)?) }
+        }
+    )* };
+}
+
+/// Gives both contexts of a peer copy access to both sides.
+fn peers(copy: &CUDA_MEMCPY3D_PEER) {
+    let ranges = sides!(copy);
+    give_to_context(copy.srcContext, &ranges);
+    give_to_context(copy.dstContext, &ranges);
+}
+
+structures! {
+    /// `cuMemcpy2D`.
+    cuMemcpy2D_v2(copy: CUDA_MEMCPY2D) gives give(&rectangle(copy));
+    /// `cuMemcpy2DUnaligned`.
+    cuMemcpy2DUnaligned_v2(copy: CUDA_MEMCPY2D) gives give(&rectangle(copy));
+    /// `cuMemcpy2DAsync`.
+    cuMemcpy2DAsync_v2(copy: CUDA_MEMCPY2D, stream) gives give(&rectangle(copy));
+    /// `cuMemcpy3D`.
+    cuMemcpy3D_v2(copy: CUDA_MEMCPY3D) gives give(&sides!(copy));
+    /// `cuMemcpy3DAsync`.
+    cuMemcpy3DAsync_v2(copy: CUDA_MEMCPY3D, stream) gives give(&sides!(copy));
+    /// `cuMemcpy3DPeer`.
+    cuMemcpy3DPeer(copy: CUDA_MEMCPY3D_PEER) gives peers(copy);
+    /// `cuMemcpy3DPeerAsync`.
+    cuMemcpy3DPeerAsync(copy: CUDA_MEMCPY3D_PEER, stream) gives peers(copy);
+}
+
+/// Gives access to every copy of a batch.
+///
+/// # Safety
+/// Each array is NULL or holds `count` entries.
+unsafe fn batch(to: *const CUdeviceptr, from: *const CUdeviceptr, sizes: *const usize, count: usize) {
+    if to.is_null() || from.is_null() || sizes.is_null() {
+        return;
+    }
+    // SAFETY: by contract.
+    let (to, from, sizes) = unsafe {
+        (
+            slice::from_raw_parts(to, count),
+            slice::from_raw_parts(from, count),
+            slice::from_raw_parts(sizes, count),
+        )
+    };
+    for ((&to, &from), &bytes) in to.iter().zip(from).zip(sizes) {
+        give(&[(to, bytes), (from, bytes)]);
+    }
+}
+
+/// `cuMemcpyBatchAsync`, first ABI.
+pub unsafe fn cuMemcpyBatchAsync(
+    real: pointers::cuMemcpyBatchAsync,
+    to: *mut CUdeviceptr,
+    from: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut c_void,
+    starts: *mut usize,
+    attribute_count: usize,
+    failed: *mut usize,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the driver is about to read the same arrays.
+    unsafe { batch(to, from, sizes, count) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, failed, stream) }
+}
+
+/// `cuMemcpyBatchAsync`, second ABI.
+pub unsafe fn cuMemcpyBatchAsync_v2(
+    real: pointers::cuMemcpyBatchAsync_v2,
+    to: *mut CUdeviceptr,
+    from: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut c_void,
+    starts: *mut usize,
+    attribute_count: usize,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the driver is about to read the same arrays.
+    unsafe { batch(to, from, sizes, count) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, stream) }
+}
+
+/// One box of a batch: two operands and a size, as the driver lays them out.
+#[repr(C)]
+struct BatchBox {
+    operands: [Operand; 2],
+    size: [usize; 3],
+    order: c_int,
+    flags: c_uint,
+}
+
+/// One side of a box in a batch; `kind` 1 is an address with the length of a row and the height of a layer.
+#[repr(C)]
+struct Operand {
+    kind: c_int,
+    address: CUdeviceptr,
+    row: usize,
+    layer: usize,
+    hint: [usize; 1],
+}
+
+const OPERAND_IS_ADDRESS: c_int = 1;
+
+/// # Safety
+/// `boxes` is NULL or holds `count` boxes.
+unsafe fn boxes(boxes: *const c_void, count: usize) {
+    if boxes.is_null() {
+        return;
+    }
+    // SAFETY: by contract.
+    for one in unsafe { slice::from_raw_parts(boxes.cast::<BatchBox>(), count) } {
+        let [width, rows, depth] = one.size;
+        let side = |operand: &Operand| {
+            if operand.kind != OPERAND_IS_ADDRESS {
+                return (0, 0);
+            }
+            // 0 means tightly packed.
+            let row = if operand.row == 0 { width } else { operand.row };
+            let layer = if operand.layer == 0 { rows } else { operand.layer };
+            covered(operand.address, [0; 3], [row, layer], [width, rows, depth])
+        };
+        give(&[side(&one.operands[0]), side(&one.operands[1])]);
+    }
+}
+
+/// `cuMemcpy3DBatchAsync`, first ABI.
+pub unsafe fn cuMemcpy3DBatchAsync(
+    real: pointers::cuMemcpy3DBatchAsync,
+    count: usize,
+    list: *mut c_void,
+    failed: *mut usize,
+    flags: u64,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the driver is about to read the same list.
+    unsafe { boxes(list, count) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(count, list, failed, flags, stream) }
+}
+
+/// `cuMemcpy3DBatchAsync`, second ABI.
+pub unsafe fn cuMemcpy3DBatchAsync_v2(
+    real: pointers::cuMemcpy3DBatchAsync_v2,
+    count: usize,
+    list: *mut c_void,
+    flags: u64,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the driver is about to read the same list.
+    unsafe { boxes(list, count) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(count, list, flags, stream) }
+}
+
+/// `cuMemcpy3DWithAttributesAsync`.
+pub unsafe fn cuMemcpy3DWithAttributesAsync(
+    real: pointers::cuMemcpy3DWithAttributesAsync,
+    one: *mut c_void,
+    flags: u64,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: NULL, or one box that the driver is about to read.
+    unsafe { boxes(one, 1) };
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(one, flags, stream) }
+}
