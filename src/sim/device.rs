@@ -1,0 +1,131 @@
+//! Facts about the GPUs.
+
+use crate::machine::Machine;
+use crate::settings::Link;
+use crate::util::{Answer, lock, mix};
+use vgmem_abi::*;
+
+/// Attributes whose value is the same for every simulated GPU.
+const ATTRIBUTES: &[(i32, i32)] = &[
+    (1, 1024), // threads of a block
+    (2, 1024), // block dimensions
+    (3, 1024),
+    (4, 64),
+    (5, i32::MAX), // grid dimensions
+    (6, 65535),
+    (7, 65535),
+    (8, 48 << 10),   // shared memory of a block
+    (9, 64 << 10),   // constant memory
+    (10, 32),        // warp
+    (11, i32::MAX),  // pitch of copies
+    (12, 64 << 10),  // registers of a block
+    (13, 1_500_000), // clock, kHz
+    (14, 512),       // texture alignment
+    (15, 1),         // copies beside kernels
+    (16, 132),       // multiprocessors
+    (19, 1),         // host memory can be mapped
+    (31, 1),         // concurrent kernels
+    (36, 2_600_000), // memory clock, kHz
+    (37, 5120),      // memory bus, bits
+    (38, 50 << 20),  // L2
+    (39, 2048),      // threads of a multiprocessor
+    (40, 3),         // copy engines
+    (41, 1),         // unified addressing
+    (51, 32),        // texture pitch alignment
+    (75, 9),         // compute capability
+    (76, 0),
+    (78, 1),         // stream priorities
+    (81, 228 << 10), // shared memory of a multiprocessor
+    (82, 64 << 10),  // registers of a multiprocessor
+    (95, 1),         // cooperative launch
+    (97, 227 << 10), // shared memory of a block, on request
+    (99, 1),         // host registration
+    (102, 1),        // virtual memory management
+    (103, 1),        // POSIX file descriptors as handles
+    (106, 32),       // blocks of a multiprocessor
+    (111, 1),        // shared memory that the system takes
+    (120, 1),        // cuFuncGetModule and friends: unified function pointers
+    (123, 0),        // integrated
+    (134, 0),        // host NUMA node
+];
+
+/// Attribute numbers that depend on the machine.
+const HOST_NUMA_VMM: i32 = 141;
+const HOST_VMM: i32 = 145;
+
+impl Machine {
+    /// `cuDeviceGetAttribute`; an attribute that is not known here is 0.
+    pub fn device_attribute(&self, attribute: i32, device: u32) -> Answer<i32> {
+        self.check_device(device)?;
+        if attribute <= 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(match attribute {
+            CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device as i32 + 1,
+            CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID | CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => 0,
+            HOST_NUMA_VMM => (self.settings.driver >= 12020) as i32,
+            HOST_VMM => (self.settings.driver >= 13000) as i32,
+            _ => ATTRIBUTES.iter().find(|(known, _)| *known == attribute).map_or(0, |(_, value)| *value),
+        })
+    }
+
+    /// `cuDeviceGetName`.
+    pub fn device_name(&self, device: u32) -> Answer<String> {
+        self.check_device(device)?;
+        Ok("Simulated GPU".to_string())
+    }
+
+    /// `cuDeviceGetUuid`.
+    pub fn device_uuid(&self, device: u32) -> Answer<[u8; 16]> {
+        self.check_device(device)?;
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&mix(u64::from(device) + 1).to_be_bytes());
+        uuid[8..].copy_from_slice(&mix(u64::from(device) + 1001).to_be_bytes());
+        Ok(uuid)
+    }
+
+    /// `cuDeviceGetPCIBusId`.
+    pub fn device_pci(&self, device: u32) -> Answer<String> {
+        self.check_device(device)?;
+        Ok(format!("0000:{:02X}:00.0", device + 1))
+    }
+
+    /// `cuDeviceGetByPCIBusId`: `domain:bus:device.function`, the domain and the function optional.
+    pub fn device_by_pci(&self, text: &str) -> Answer<u32> {
+        let text = text.split('.').next().unwrap_or(text);
+        let parts: Vec<_> = text.split(':').map(|part| u32::from_str_radix(part, 16)).collect();
+        let bus = match parts.as_slice() {
+            [Ok(0), Ok(bus), Ok(0)] | [Ok(bus), Ok(0)] => *bus,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        let device = bus.checked_sub(1).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+        self.check_device(device).map(|()| device)
+    }
+
+    /// Bytes of memory of a GPU: free and total.
+    pub fn memory_info(&self, device: u32) -> Answer<(u64, u64)> {
+        lock(&self.memory).info(device)
+    }
+
+    /// `cuDeviceCanAccessPeer`: a GPU is no peer of its own.
+    pub fn can_access_peer(&self, device: u32, peer: u32) -> Answer<bool> {
+        self.check_device(device)?;
+        self.check_device(peer)?;
+        Ok(device != peer && lock(&self.memory).can_reach(device, peer))
+    }
+
+    /// `cuDeviceGetP2PAttribute`: rank, access, native atomics, arrays.
+    pub fn peer_attribute(&self, attribute: i32, from: u32, to: u32) -> Answer<i32> {
+        let reach = self.can_access_peer(from, to)?;
+        if from == to {
+            return Err(CUDA_ERROR_INVALID_DEVICE);
+        }
+        let nvlink = self.settings.link == Link::Nvlink4;
+        match attribute {
+            CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => Ok(if nvlink { 0 } else { 1 }),
+            2 | 4 => Ok(reach as i32),
+            3 => Ok((reach && nvlink) as i32),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Kernels that follow pointers, wait, or race: what a pager must not be fooled by.
+
+use super::elementwise::{load, store};
+use super::{Add, PTR, U32, U64};
+use crate::exec::Exec;
+use crate::registry::Args;
+use crate::util::Answer;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use vgmem_abi::CUDA_ERROR_ILLEGAL_ADDRESS;
+
+fn aligned(address: u64, unit: u64) -> Answer {
+    if address.is_multiple_of(unit) { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_ADDRESS) }
+}
+
+fn times(n: u64, size: u64) -> Answer<u64> {
+    n.checked_mul(size).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)
+}
+
+fn word(exec: &Exec, address: u64) -> Answer<u64> {
+    let mut value = [0_u64];
+    // SAFETY: eight bytes are asked for.
+    unsafe { load(exec.read(address, 8)?.cast(), &mut value) };
+    Ok(value[0])
+}
+
+/// Goes from address to address; the last one is the result.
+fn chase(exec: &Exec, args: &Args) -> Answer {
+    let (out, mut at) = (args.u64(0)?, args.u64(1)?);
+    for _ in 0..args.u64(2)? {
+        at = word(exec, at)?;
+    }
+    // SAFETY: eight bytes are asked for.
+    unsafe { store(exec.write(out, 8)?.cast(), &[at]) };
+    Ok(())
+}
+
+/// Writes a table of addresses that no launch ever names.
+fn build_table(exec: &Exec, args: &Args) -> Answer {
+    let (table, base, stride, n) = (args.u64(0)?, args.u64(1)?, args.u64(2)?, args.u64(3)?);
+    let to = exec.write(table, times(n, 8)?)?.cast::<u64>();
+    for index in 0..n {
+        let address = base.wrapping_add(index.wrapping_mul(stride));
+        // SAFETY: `n` addresses were allowed.
+        unsafe { store(to.add(index as usize), &[address]) };
+    }
+    Ok(())
+}
+
+/// Sums `each` elements at every address of a table.
+fn table_sum(exec: &Exec, args: &Args) -> Answer {
+    let (out, table, n, each) = (args.u64(0)?, args.u64(1)?, args.u64(2)?, args.u64(3)?);
+    let mut total = 0.0;
+    for index in 0..n {
+        let slot = table.checked_add(times(index, 8)?).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        let from = exec.read(word(exec, slot)?, times(each, 4)?)?;
+        super::matrix::sum(from.cast(), each, &mut total);
+    }
+    // SAFETY: four bytes are asked for.
+    unsafe { store(exec.write(out, 4)?.cast(), &[total as f32]) };
+    Ok(())
+}
+
+/// How many additions a GPU gathers before memory of the host sees them.
+const GATHERED: u64 = 64;
+
+/// On memory of the host the atomics of one GPU are right and those of two GPUs are not: each
+/// reads, adds and writes back, and knows nothing of the other.
+fn atomic_add(exec: &Exec, args: &Args) -> Answer {
+    let counter = args.u64(0)?;
+    aligned(counter, 8)?;
+    let at = exec.write(counter, 8)?.cast::<u64>();
+    // SAFETY: eight aligned bytes that stay mapped; others may only use them atomically as well.
+    let counter = unsafe { AtomicU64::from_ptr(at) };
+    let mut left = args.u64(1)?;
+    if exec.is_on_host(args.u64(0)?) {
+        let _alone = exec.host_atomics();
+        while left > 0 {
+            let part = left.min(GATHERED);
+            let seen = counter.load(Ordering::Relaxed);
+            std::thread::yield_now();
+            counter.store(seen + part, Ordering::Relaxed);
+            left -= part;
+        }
+    }
+    for _ in 0..left {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Passes time; a kernel that lost its memory ends early.
+fn pass(exec: &Exec, micros: u64) {
+    let end = Instant::now() + Duration::from_micros(micros);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || exec.is_lost() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(1)));
+    }
+}
+
+fn sleep(exec: &Exec, args: &Args) -> Answer {
+    pass(exec, args.u64(0)?);
+    Ok(())
+}
+
+/// Holds its memory from the start, writes at the end.
+fn write_after(exec: &Exec, args: &Args) -> Answer {
+    let (out, value) = (args.u64(0)?, args.u32(1)?);
+    let to = exec.write(out, 4)?.cast();
+    pass(exec, args.u64(2)?);
+    // SAFETY: four bytes were allowed, and a range that was taken away is scratch memory by now.
+    unsafe { store(to, &[value]) };
+    Ok(())
+}
+
+/// A persistent kernel: runs until somebody writes `value`.
+fn spin_until(exec: &Exec, args: &Args) -> Answer {
+    let (flag, value) = (args.u64(0)?, args.u32(1)?);
+    aligned(flag, 4)?;
+    let at = exec.read(flag, 4)?.cast_mut().cast::<u32>();
+    // SAFETY: four aligned bytes that stay mapped while the operation runs.
+    let flag = unsafe { AtomicU32::from_ptr(at) };
+    while flag.load(Ordering::Acquire) != value && !exec.is_lost() {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
+}
+
+/// Names the kernels of this file.
+pub(super) fn each(to: Add) {
+    to("chase_u64", &[PTR, PTR, U64], Box::new(chase));
+    to("build_table", &[PTR, PTR, U64, U64], Box::new(build_table));
+    to("table_sum_f32", &[PTR, PTR, U64, U64], Box::new(table_sum));
+    to("atomic_add_u64", &[PTR, U64], Box::new(atomic_add));
+    to("sleep_us", &[U64], Box::new(sleep));
+    to("write_after_us", &[PTR, U32, U64], Box::new(write_after));
+    to("spin_until_u32", &[PTR, U32], Box::new(spin_until));
+}

@@ -1,0 +1,42 @@
+//! A machine with simulated GPUs: memory, mappings, streams, events, kernels.
+//!
+//! Memory is a sparse memfd per GPU, a mapping is a real `mmap` of it, a stream is a queue that
+//! worker threads drain in an order drawn from a seed, and a kernel is a host function registered
+//! by name. The rules are those measured on real drivers; where hardware lets a mistake pass by
+//! luck, this machine does not.
+//!
+//! Architecture invariant: this crate exports no symbol and reads no pointer of the program before
+//! it was told to; the driver interface over it is `src/simdriver`.
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod exec;
+mod fault;
+mod fork;
+mod handle;
+mod kernels;
+mod launch;
+pub mod lookup;
+mod machine;
+mod memory;
+mod module;
+mod registry;
+mod scheduler;
+mod settings;
+mod storage;
+mod stream;
+mod util;
+
+pub use context::Context;
+pub use copy::{Fill, Transfer};
+pub use exec::Exec;
+pub use fork::forked;
+pub use launch::Launch;
+pub use machine::{Machine, init, machine};
+pub use memory::{Access, Attribute, Place, Wanted};
+pub use registry::{Args, Kernel, register};
+pub use settings::{Link, Settings};
+pub use stream::StreamRef;
+pub use util::Answer;

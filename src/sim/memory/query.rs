@@ -1,0 +1,187 @@
+//! What the driver says about addresses.
+
+use super::vmm::flags;
+use super::{Access, Kind, Memory, Place, Range};
+use crate::util::Answer;
+use vgmem_abi::*;
+
+/// Value of a pointer attribute, in the width the driver writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// Four bytes.
+    Word(u32),
+    /// Eight bytes.
+    Long(u64),
+    /// Sixteen bytes: tokens.
+    Tokens(u64, u64),
+}
+
+impl Attribute {
+    /// The value that an address has which the driver does not know.
+    pub fn unknown(attribute: i32) -> Option<Attribute> {
+        match attribute {
+            CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+            | CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+            | CU_POINTER_ATTRIBUTE_IS_MANAGED
+            | CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+            | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+            | CU_POINTER_ATTRIBUTE_MAPPED
+            | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
+            | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Some(Attribute::Word(0)),
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Some(Attribute::Tokens(0, 0)),
+            CU_POINTER_ATTRIBUTE_CONTEXT..=CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Some(Attribute::Long(0)),
+            _ => None,
+        }
+    }
+}
+
+/// A range, and what the answers about it have in common.
+struct View<'a> {
+    address: u64,
+    start: u64,
+    range: &'a Range,
+    device: u32,
+}
+
+impl Memory {
+    /// `cuPointerGetAttribute` for an address, asked on GPU `device`.
+    pub fn attribute(&self, attribute: i32, address: u64, device: u32) -> Answer<Attribute> {
+        let unknown = Attribute::unknown(attribute).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let Some((start, range)) = self.range_at(address) else {
+            return self.hole(attribute, address);
+        };
+        let view = View { address, start, range, device };
+        let value = match &range.kind {
+            Kind::Mapped { .. } => self.of_mapping(attribute, &view)?,
+            Kind::Allocated { .. } => self.of_allocation(attribute, &view)?,
+            Kind::Pinned { .. } => self.of_pinned(attribute, &view)?,
+        };
+        Ok(value.unwrap_or(unknown))
+    }
+
+    /// Addresses that are reserved but not mapped: little is known of them.
+    fn hole(&self, attribute: i32, address: u64) -> Answer<Attribute> {
+        let (start, size) = self.reservation_at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        match attribute {
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Ok(Attribute::Long(start)),
+            CU_POINTER_ATTRIBUTE_RANGE_SIZE => Ok(Attribute::Long(size)),
+            CU_POINTER_ATTRIBUTE_MAPPED => Ok(Attribute::Word(0)),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn of_mapping(&self, attribute: i32, view: &View) -> Answer<Option<Attribute>> {
+        let Kind::Mapped { physical, reservation, access, cpu } = &view.range.kind else {
+            return Ok(None);
+        };
+        let page = self.physical.get(physical).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let here = access.get(view.device as usize).copied().unwrap_or(Access::None);
+        let (ordinal, kind) = match page.place {
+            Place::Device(gpu) => (gpu, CU_MEMORYTYPE_DEVICE),
+            Place::Host | Place::Numa(_) => (0, CU_MEMORYTYPE_HOST),
+        };
+        Ok(Some(match attribute {
+            CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Attribute::Word(kind as u32),
+            CU_POINTER_ATTRIBUTE_DEVICE_POINTER if here == Access::None => {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Attribute::Long(view.address),
+            CU_POINTER_ATTRIBUTE_HOST_POINTER if *cpu == Access::None => {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            CU_POINTER_ATTRIBUTE_HOST_POINTER => Attribute::Long(view.address),
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => return Err(CUDA_ERROR_INVALID_VALUE),
+            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => Attribute::Word(view.range.sync_memops as u32),
+            CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
+                Attribute::Long(*physical)
+            }
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Attribute::Word(ordinal),
+            // The whole reservation: the driver does not know what the program calls one object.
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Attribute::Long(*reservation),
+            CU_POINTER_ATTRIBUTE_RANGE_SIZE => {
+                Attribute::Long(self.reservations.get(reservation).copied().unwrap_or(0))
+            }
+            CU_POINTER_ATTRIBUTE_MAPPED => Attribute::Word(1),
+            CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Attribute::Long(page.handle_types as u64),
+            CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Attribute::Word(page.rdma as u32),
+            CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Attribute::Word(flags(here) as u32),
+            CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Attribute::Long(view.range.size),
+            CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Attribute::Long(view.start),
+            _ => return Ok(None), // no context, not managed, no legacy IPC, no pool
+        }))
+    }
+
+    fn of_allocation(&self, attribute: i32, view: &View) -> Answer<Option<Attribute>> {
+        let Kind::Allocated { device, context, .. } = &view.range.kind else { return Ok(None) };
+        Ok(Some(match attribute {
+            CU_POINTER_ATTRIBUTE_CONTEXT => Attribute::Long(*context),
+            CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Attribute::Word(CU_MEMORYTYPE_DEVICE as u32),
+            CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Attribute::Long(view.address),
+            CU_POINTER_ATTRIBUTE_HOST_POINTER => return Err(CUDA_ERROR_INVALID_VALUE),
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Attribute::Tokens(view.range.id, *context),
+            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => Attribute::Word(view.range.sync_memops as u32),
+            CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
+                Attribute::Long(view.range.id)
+            }
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Attribute::Word(*device),
+            CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE | CU_POINTER_ATTRIBUTE_MAPPED => {
+                Attribute::Word(1)
+            }
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
+                Attribute::Long(view.start)
+            }
+            CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
+                Attribute::Long(view.range.size)
+            }
+            CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Attribute::Word(3),
+            _ => return Ok(None),
+        }))
+    }
+
+    fn of_pinned(&self, attribute: i32, view: &View) -> Answer<Option<Attribute>> {
+        let Kind::Pinned { device, context, .. } = &view.range.kind else { return Ok(None) };
+        Ok(Some(match attribute {
+            CU_POINTER_ATTRIBUTE_CONTEXT => Attribute::Long(*context),
+            CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Attribute::Word(CU_MEMORYTYPE_HOST as u32),
+            CU_POINTER_ATTRIBUTE_DEVICE_POINTER | CU_POINTER_ATTRIBUTE_HOST_POINTER => {
+                Attribute::Long(view.address)
+            }
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => return Err(CUDA_ERROR_INVALID_VALUE),
+            CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
+                Attribute::Long(view.range.id)
+            }
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Attribute::Word(*device),
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Attribute::Long(view.start),
+            CU_POINTER_ATTRIBUTE_RANGE_SIZE => Attribute::Long(view.range.size),
+            CU_POINTER_ATTRIBUTE_MAPPED => Attribute::Word(1),
+            CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Attribute::Word(3),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// `cuMemGetAddressRange`: one mapping or allocation; base 0 for a page of host RAM.
+    pub fn address_range(&self, address: u64) -> Answer<(u64, u64)> {
+        let (start, range) = self.range_at(address).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let on_host = match &range.kind {
+            Kind::Mapped { physical, .. } => {
+                self.physical.get(physical).is_some_and(|p| !matches!(p.place, Place::Device(_)))
+            }
+            _ => false,
+        };
+        Ok(if on_host { (0, range.size) } else { (start, range.size) })
+    }
+
+    /// `cuPointerSetAttribute(SYNC_MEMOPS)`.
+    pub fn set_sync_memops(&mut self, address: u64, on: bool) -> Answer {
+        let start = self.range_at(address).map(|(start, _)| start).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if let Some(range) = self.ranges.get_mut(&start) {
+            range.sync_memops = on;
+        }
+        Ok(())
+    }
+
+    /// Whether copies of this memory must be synchronous.
+    pub fn sync_memops(&self, address: u64) -> bool {
+        self.range_at(address).is_some_and(|(_, range)| range.sync_memops)
+    }
+}

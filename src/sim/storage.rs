@@ -1,0 +1,191 @@
+//! Calls about memory: which context they act in, and what they wait for.
+
+use crate::context::Context;
+use crate::machine::Machine;
+use crate::memory::Attribute;
+use crate::util::{Answer, lock, round_up};
+use std::sync::Arc;
+use vgmem_abi::*;
+
+/// Alignment of the rows of a pitched allocation.
+const PITCH: u64 = 512;
+
+impl Machine {
+    /// Calls that need no context still fail once the current one is lost.
+    fn not_lost(&self) -> Answer {
+        match self.current_even_if_lost() {
+            Ok(context) => context.check(),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// `cuMemAlloc`.
+    pub fn allocate(&self, size: u64) -> Answer<u64> {
+        let context = self.current()?;
+        lock(&self.memory).allocate(context.device, context.handle, size)
+    }
+
+    /// `cuMemAllocPitch`: address and pitch.
+    pub fn allocate_pitch(&self, width: u64, height: u64, element: u32) -> Answer<(u64, u64)> {
+        let context = self.current()?;
+        if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let pitch = round_up(width, PITCH).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let size = pitch.checked_mul(height).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let address = lock(&self.memory).allocate(context.device, context.handle, size)?;
+        Ok((address, pitch))
+    }
+
+    /// `cuMemFree`: waits for all work of the memory's GPU first.
+    pub fn free(&self, address: u64) -> Answer {
+        let context = self.current()?;
+        if address == 0 {
+            return Ok(());
+        }
+        let owner = lock(&self.memory).owner_of_allocation(address)?;
+        // Meanwhile others cannot launch, copy or record; mapping and queries go on.
+        let gate = context.shut();
+        self.scheduler.wait_for_device(owner);
+        drop(gate);
+        context.check()?;
+        lock(&self.memory).free(address)
+    }
+
+    /// `cuMemGetInfo`: free and total bytes of the current GPU.
+    pub fn current_memory_info(&self) -> Answer<(u64, u64)> {
+        self.memory_info(self.current()?.device)
+    }
+
+    /// `cuMemHostAlloc`.
+    pub fn host_allocate(&self, size: u64, flags: u32) -> Answer<u64> {
+        let context = self.current()?;
+        lock(&self.memory).host_allocate(context.device, context.handle, size, flags)
+    }
+
+    /// `cuMemFreeHost`: waits for all work first.
+    pub fn host_free(&self, address: u64) -> Answer {
+        self.current()?;
+        self.scheduler.wait_for_all();
+        lock(&self.memory).host_free(address)
+    }
+
+    /// `cuMemHostRegister`.
+    pub fn host_register(&self, address: u64, size: u64, flags: u32) -> Answer {
+        let context = self.current()?;
+        if flags & !15 != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        lock(&self.memory).register(context.device, context.handle, address, size, flags)
+    }
+
+    /// `cuMemHostUnregister`: waits for all work first.
+    pub fn host_unregister(&self, address: u64) -> Answer {
+        self.current()?;
+        self.scheduler.wait_for_all();
+        lock(&self.memory).unregister(address)
+    }
+
+    /// `cuMemHostGetFlags`; an error if the address is no pinned memory.
+    pub fn host_flags(&self, address: u64) -> Answer<u32> {
+        self.current()?;
+        lock(&self.memory).host_flags(address)
+    }
+
+    /// `cuMemCreate`.
+    pub fn create(&self, size: u64, properties: &CUmemAllocationProp) -> Answer<u64> {
+        self.not_lost()?;
+        lock(&self.memory).create(size, properties)
+    }
+
+    /// `cuMemRelease`.
+    pub fn release(&self, handle: u64) -> Answer {
+        self.not_lost()?;
+        lock(&self.memory).release(handle)
+    }
+
+    /// `cuMemRetainAllocationHandle`.
+    pub fn retain(&self, address: u64) -> Answer<u64> {
+        self.not_lost()?;
+        lock(&self.memory).retain(address)
+    }
+
+    /// `cuMemGetAllocationPropertiesFromHandle`.
+    pub fn properties(&self, handle: u64) -> Answer<CUmemAllocationProp> {
+        lock(&self.memory).properties(handle)
+    }
+
+    /// `cuMemGetAllocationGranularity`.
+    pub fn granularity(&self, properties: &CUmemAllocationProp) -> Answer<u64> {
+        lock(&self.memory).place(properties).map(|_| crate::memory::GRANULE)
+    }
+
+    /// `cuMemAddressReserve`.
+    pub fn reserve(&self, size: u64, alignment: u64, hint: u64) -> Answer<u64> {
+        self.not_lost()?;
+        lock(&self.memory).reserve(size, alignment, hint)
+    }
+
+    /// `cuMemAddressFree`.
+    pub fn unreserve(&self, address: u64, size: u64) -> Answer {
+        self.not_lost()?;
+        lock(&self.memory).unreserve(address, size)
+    }
+
+    /// `cuMemMap`.
+    pub fn map(&self, address: u64, size: u64, offset: u64, handle: u64) -> Answer {
+        self.not_lost()?;
+        lock(&self.memory).map(address, size, offset, handle)
+    }
+
+    /// `cuMemUnmap`: waits for nothing.
+    pub fn unmap(&self, address: u64, size: u64) -> Answer {
+        self.not_lost()?;
+        lock(&self.memory).unmap(address, size)
+    }
+
+    /// `cuMemSetAccess`.
+    pub fn set_access(&self, address: u64, size: u64, wanted: &[CUmemAccessDesc]) -> Answer {
+        self.not_lost()?;
+        lock(&self.memory).set_access(address, size, wanted)
+    }
+
+    /// `cuMemGetAccess`.
+    pub fn get_access(&self, address: u64, location: CUmemLocation) -> Answer<u64> {
+        lock(&self.memory).get_access(address, location)
+    }
+
+    /// `cuMemExportToShareableHandle`: a descriptor that the program owns.
+    pub fn export(&self, handle: u64, kind: i32) -> Answer<i32> {
+        self.not_lost()?;
+        lock(&self.memory).export(handle, kind)
+    }
+
+    /// `cuMemImportFromShareableHandle`.
+    pub fn import(&self, fd: i32, kind: i32) -> Answer<u64> {
+        self.not_lost()?;
+        lock(&self.memory).import(fd, kind)
+    }
+
+    /// `cuPointerGetAttribute`, asked in a context if one is current.
+    pub fn attribute(&self, attribute: i32, address: u64) -> Answer<Attribute> {
+        let context: Option<Arc<Context>> = self.current_even_if_lost().ok();
+        if let Some(context) = &context {
+            context.check()?;
+        }
+        let device = context.map_or(0, |context| context.device);
+        lock(&self.memory).attribute(attribute, address, device)
+    }
+
+    /// `cuPointerSetAttribute` of the attribute that can be set.
+    pub fn set_sync_memops(&self, address: u64, on: bool) -> Answer {
+        self.not_lost()?;
+        lock(&self.memory).set_sync_memops(address, on)
+    }
+
+    /// `cuMemGetAddressRange`: start and size.
+    pub fn address_range(&self, address: u64) -> Answer<(u64, u64)> {
+        self.current()?;
+        lock(&self.memory).address_range(address)
+    }
+}

@@ -1,0 +1,134 @@
+//! What the driver says about addresses: raw, as a real one does.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod common;
+
+use common::*;
+use vgmem_abi::*;
+use vgmem_sim::Attribute::{self, Long as Value, Word as Short};
+use vgmem_sim::Machine;
+
+const INVALID: u32 = CUDA_ERROR_INVALID_VALUE;
+
+fn check(m: &Machine, address: u64, wanted: &[(i32, Attribute)]) {
+    for (attribute, value) in wanted {
+        assert_eq!(m.attribute(*attribute, address), Ok(*value), "attribute {attribute}");
+    }
+}
+
+#[test]
+fn an_allocation() {
+    let m = machine("gpus=2");
+    m.create_context(1, 0).unwrap();
+    let at = m.allocate(5000).unwrap();
+    let inside = at + 100;
+    check(
+        m,
+        inside,
+        &[
+            (CU_POINTER_ATTRIBUTE_CONTEXT, Value(m.current_handle())),
+            (CU_POINTER_ATTRIBUTE_MEMORY_TYPE, Short(2)),
+            (CU_POINTER_ATTRIBUTE_DEVICE_POINTER, Value(inside)),
+            (CU_POINTER_ATTRIBUTE_IS_MANAGED, Short(0)),
+            (CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, Short(1)),
+            (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, Short(1)),
+            (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, Value(at)),
+            (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Value(5000)),
+            (CU_POINTER_ATTRIBUTE_MAPPED, Short(1)),
+            (CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, Value(0)),
+            (CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, Value(0)),
+            (CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, Short(3)),
+        ],
+    );
+    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_HOST_POINTER, at), Err(INVALID));
+    assert_eq!(m.attribute(99, at), Err(INVALID));
+    assert_eq!(m.address_range(inside), Ok((at, 5000)));
+    assert_eq!(m.retain(at), Err(INVALID), "no handle behind it");
+    let other = m.allocate(5000).unwrap();
+    let id = |address| m.attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, address).unwrap();
+    assert_ne!(id(at), id(other));
+    m.free(other).unwrap();
+    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, other), Err(INVALID));
+}
+
+#[test]
+fn a_page_of_a_gpu_and_a_page_of_the_host() {
+    let m = machine("gpus=2");
+    let start = reserve(m, 3);
+    let fd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    page(m, start, &at(CU_MEM_LOCATION_TYPE_DEVICE, 1, fd));
+    page(m, start + PAGE, &at(CU_MEM_LOCATION_TYPE_HOST, 0, 0));
+    let common = [
+        (CU_POINTER_ATTRIBUTE_CONTEXT, Value(0)),
+        (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, Value(start)),
+        (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Value(3 * PAGE)),
+        (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, Value(PAGE)),
+        (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, Short(0)),
+        (CU_POINTER_ATTRIBUTE_MAPPED, Short(1)),
+        (CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, Short(3)),
+    ];
+    check(m, start + 8, &common);
+    check(m, start + PAGE + 8, &common);
+    check(
+        m,
+        start + 8,
+        &[
+            (CU_POINTER_ATTRIBUTE_MEMORY_TYPE, Short(2)),
+            (CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, Short(1)),
+            (CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, Value(1)),
+            (CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, Value(start)),
+        ],
+    );
+    check(m, start + PAGE, &[(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, Short(1))]);
+    assert_eq!(m.address_range(start + 8), Ok((start, PAGE)));
+    assert_eq!(m.address_range(start + PAGE).unwrap().0, 0);
+    // A page without access has no address on the GPU, one that the CPU may not touch none there.
+    m.set_access(start, PAGE, &[grant(0, 0)]).unwrap();
+    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, start), Err(INVALID));
+    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_HOST_POINTER, start + PAGE), Err(INVALID));
+    let location = CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 };
+    m.set_access(start + PAGE, PAGE, &[CUmemAccessDesc { location, flags: WRITE }]).unwrap();
+    check(m, start + PAGE, &[(CU_POINTER_ATTRIBUTE_HOST_POINTER, Value(start + PAGE))]);
+    // The hole behind them.
+    check(m, start + 2 * PAGE, &[(CU_POINTER_ATTRIBUTE_MAPPED, Short(0))]);
+    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, start + 2 * PAGE), Err(INVALID));
+}
+
+#[test]
+fn pinned_and_unknown_memory() {
+    let m = machine("");
+    let host = m.host_allocate(10_000, 1).unwrap();
+    check(
+        m,
+        host + 5,
+        &[
+            (CU_POINTER_ATTRIBUTE_MEMORY_TYPE, Short(1)),
+            (CU_POINTER_ATTRIBUTE_HOST_POINTER, Value(host + 5)),
+            (CU_POINTER_ATTRIBUTE_DEVICE_POINTER, Value(host + 5)),
+            (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Value(10_000)),
+        ],
+    );
+    assert_eq!(m.host_flags(host), Ok(1));
+    let plain = [0_u64; 4];
+    let unknown = plain.as_ptr().expose_provenance() as u64;
+    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unknown), Err(INVALID));
+    assert_eq!(m.address_range(unknown), Err(CUDA_ERROR_NOT_FOUND));
+    assert_eq!(m.host_free(unknown), Err(INVALID));
+    m.host_free(host).unwrap();
+    assert_eq!(m.host_free(host), Err(INVALID));
+}
+
+#[test]
+fn synchronous_memory_makes_copies_wait() {
+    let m = machine("");
+    let (a, b) = (m.allocate(64).unwrap(), m.allocate(64).unwrap());
+    let copy = || m.copy(vgmem_sim::Transfer::OnDevice, a, b, 64, stream(0), false);
+    launch(m, "sleep_us", &[Long(50_000)], stream(0)).unwrap();
+    copy().unwrap();
+    assert_eq!(m.query_stream(stream(0)), Err(CUDA_ERROR_NOT_READY));
+    m.set_sync_memops(a + 8, true).unwrap();
+    check(m, a, &[(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(1))]);
+    copy().unwrap();
+    m.query_stream(stream(0)).unwrap();
+    assert_eq!(m.set_sync_memops(4096, true), Err(INVALID));
+}
