@@ -7,17 +7,17 @@ use crate::map::PageId;
 use crate::pool::Pool;
 
 impl<D: Device> Pool<D> {
-    /// Lets a GPU use the pooled pages among the `bytes` bytes from `address` on, for work of `context`.
+    /// Lets a GPU use the pooled pages among the `bytes` bytes from `address` on.
     ///
     /// Best effort: what the driver refuses stays without access, and the program's own call then fails as it
     /// would on memory that the GPU cannot reach. Without anything to do this takes no lock.
-    pub fn use_range(&self, gpu: u8, context: Context, address: u64, bytes: u64) {
+    pub fn use_range(&self, gpu: u8, address: u64, bytes: u64) {
         let Some(end) = address.checked_add(bytes) else { return };
         let mut at = address;
         while at < end {
             let Some(id) = self.map.lookup(at) else { return };
             if !self.map.may_access(id, gpu) {
-                self.grant_missing(gpu, context, at, end);
+                self.grant_missing(gpu, at, end);
                 return;
             }
             at = (at / GRANULE + 1) * GRANULE;
@@ -25,29 +25,29 @@ impl<D: Device> Pool<D> {
     }
 
     /// As [`Self::use_range`] for the whole allocation that holds `address`: a kernel may go anywhere in it.
-    pub fn use_allocation(&self, gpu: u8, context: Context, address: u64) {
+    pub fn use_allocation(&self, gpu: u8, address: u64) {
         let Some(id) = self.map.lookup(address) else { return };
         if !self.map.may_access(id, gpu)
             && let Some(found) = self.find(address)
         {
-            self.grant_missing(gpu, context, found.base, found.base + found.bytes);
+            self.grant_missing(gpu, found.base, found.base + found.bytes);
         }
     }
 
     /// As [`Self::use_allocation`] for every allocation: for work whose operands cannot be known.
-    pub fn use_everything(&self, gpu: u8, context: Context) {
+    pub fn use_everything(&self, gpu: u8) {
         let ranges: Vec<(u64, u64)> = {
             let state = self.lock();
             state.allocations.iter().map(|(_, a)| (a.base, a.base + a.span)).collect()
         };
         for (start, end) in ranges {
-            self.grant_missing(gpu, context, start, end);
+            self.grant_missing(gpu, start, end);
         }
     }
 
     /// The program enabled access of GPU `gpu` to the memory of GPU `home`: replayed on all pages of
     /// allocations of `home`, those made later included.
-    pub fn enable_peer(&self, gpu: u8, context: Context, home: u8) {
+    pub fn enable_peer(&self, gpu: u8, home: u8) {
         let ranges: Vec<(u64, u64)> = {
             let mut state = self.lock();
             if let Some(peers) = state.peers.get_mut(home as usize) {
@@ -57,28 +57,42 @@ impl<D: Device> Pool<D> {
             of_home.map(|(_, a)| (a.base, a.base + a.span)).collect()
         };
         for (start, end) in ranges {
-            self.grant_missing(gpu, context, start, end);
+            self.grant_missing(gpu, start, end);
         }
     }
 
-    fn grant_missing(&self, gpu: u8, context: Context, start: u64, end: u64) {
+    /// Replays the peers that were enabled for `home` on one allocation.
+    pub(crate) fn grant_peers(&self, base: u64, span: u64, home: u8) {
+        let peers = self.lock().peers.get(home as usize).copied().unwrap_or(0);
+        for gpu in (0..64u8).filter(|&gpu| peers >> gpu & 1 == 1) {
+            self.grant_missing(gpu, base, base + span);
+        }
+    }
+
+    /// Work of this context may use whatever its GPU has access to: freeing waits for it.
+    pub fn note_context(&self, gpu: u8, context: Context) {
+        let mut state = self.lock();
+        if let Some(known) = state.contexts.get_mut(gpu as usize)
+            && !known.contains(&context)
+        {
+            known.push(context);
+        }
+    }
+
+    fn grant_missing(&self, gpu: u8, start: u64, end: u64) {
         // (page number, allocation's serial, address, bytes)
         let missing: Vec<(u32, u64, u64, u64)> = {
-            let mut state = self.lock();
+            let state = self.lock();
             let mut list = Vec::new();
             let mut at = start;
             while at < end {
                 let Some(id) = self.map.lookup(at) else { break };
                 let Some(page) = state.pages.get(id.0) else { break };
-                let (slot, address, bytes) = (page.allocation, page.address, page.bytes);
-                let Some(allocation) = state.allocations.get_mut(slot) else { break };
-                if !allocation.users.contains(&(gpu, context)) {
-                    allocation.users.push((gpu, context));
-                }
+                let Some(allocation) = state.allocations.get(page.allocation) else { break };
                 if self.map.access_of(id) >> gpu & 1 == 0 {
-                    list.push((id.0, allocation.serial, address, bytes));
+                    list.push((id.0, allocation.serial, page.address, page.bytes));
                 }
-                at = address + bytes;
+                at = page.address + page.bytes;
             }
             list
         };

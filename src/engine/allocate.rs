@@ -6,6 +6,9 @@ use crate::device::{Device, DriverError, Handle};
 use crate::map::PageId;
 use crate::pool::{Allocation, Around, Page, Pool, Request, State};
 
+/// Bytes and tier of each piece, in address order.
+type Plan = Vec<(u64, usize)>;
+
 /// Bytes that one piece takes on one tier.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -22,6 +25,8 @@ struct Build {
     made: Vec<(Piece, Handle)>,
     /// Tiers on which the driver had no memory during this allocation.
     full: Vec<usize>,
+    /// GPUs that were given access, one bit each.
+    access: u64,
 }
 
 impl Build {
@@ -37,6 +42,10 @@ impl<D: Device> Pool<D> {
     /// driver call answered otherwise. After an error nothing is left behind.
     pub fn allocate(&self, request: Request) -> Result<u64, DriverError> {
         self.collect();
+        self.note_context(request.home, request.context);
+        if let Some(address) = self.reuse(request) {
+            return Ok(address);
+        }
         let answer = self.begin(request).and_then(|mut build| match self.construct(request, &mut build) {
             Ok(()) => Ok(self.publish(request, build)),
             Err(error) => {
@@ -53,9 +62,15 @@ impl<D: Device> Pool<D> {
     fn begin(&self, request: Request) -> Result<Build, DriverError> {
         let span = round_up(request.bytes, GRANULE).ok_or(DriverError::OUT_OF_MEMORY)?;
         let mut around = Around { home_free: self.device.free_bytes(request.home), ..Around::default() };
-        let first = self.plan(&self.lock(), request, span, &around)?;
+        let elsewhere = |plan: &Plan| plan.iter().any(|&(_, tier)| tier != request.home as usize);
+        let mut first = self.plan(&self.lock(), request, span, &around);
+        // What was kept for later comes before other tiers.
+        if first.as_ref().map_or(true, elsewhere) && self.release_kept() > 0 {
+            around.home_free = self.device.free_bytes(request.home);
+            first = self.plan(&self.lock(), request, span, &around);
+        }
         // Asking the machine costs tens of microseconds: only allocations that overflow pay it.
-        if first.iter().any(|&(_, tier)| tier != request.home as usize) {
+        if elsewhere(&first?) {
             around.host_free = Some(self.device.host_available());
             around.taken = self.homes_of_others(request.home);
         }
@@ -67,16 +82,10 @@ impl<D: Device> Pool<D> {
         for piece in &planned {
             state.charge(piece.tier, piece.bytes);
         }
-        Ok(Build { base, span, planned, made: Vec::new(), full: Vec::new() })
+        Ok(Build { base, span, planned, made: Vec::new(), full: Vec::new(), access: 0 })
     }
 
-    fn plan(
-        &self,
-        state: &State,
-        request: Request,
-        span: u64,
-        around: &Around,
-    ) -> Result<Vec<(u64, usize)>, DriverError> {
+    fn plan(&self, state: &State, request: Request, span: u64, around: &Around) -> Result<Plan, DriverError> {
         let tiers = self.view(state, request.home, around);
         place(self.config.placement, &tiers, pieces(span, self.config.page_bytes))
             .map_err(|Shortage { .. }| DriverError::OUT_OF_MEMORY)
@@ -95,6 +104,7 @@ impl<D: Device> Pool<D> {
             let handle = match self.device.create(self.place(piece.tier, request.home), piece.bytes) {
                 Ok(handle) => handle,
                 // The books said there is room but the driver has none: others use the GPU too.
+                Err(DriverError::OUT_OF_MEMORY) if self.release_kept() > 0 => continue,
                 Err(DriverError::OUT_OF_MEMORY) => {
                     self.plan_again(request, build, piece.tier)?;
                     continue;
@@ -102,18 +112,24 @@ impl<D: Device> Pool<D> {
                 Err(error) => return Err(error),
             };
             if let Err(error) = self.device.map(address, piece.bytes, handle) {
-                self.give_up(request.home, handle, piece);
+                if !self.give_up(request.home, handle, piece) {
+                    build.planned.pop(); // stays charged
+                }
                 return Err(error);
             }
             build.planned.pop();
             build.made.push((piece, handle));
             address += piece.bytes;
         }
-        let peers = self.lock().peers.get(request.home as usize).copied().unwrap_or(0);
-        for gpu in (0..64u8).filter(|&gpu| (peers | 1 << request.home) >> gpu & 1 == 1) {
+        build.access = 1 << request.home | self.peers_of(request.home);
+        for gpu in (0..64u8).filter(|&gpu| build.access >> gpu & 1 == 1) {
             self.device.grant(build.base, build.span, gpu)?;
         }
         Ok(())
+    }
+
+    fn peers_of(&self, home: u8) -> u64 {
+        self.lock().peers.get(home as usize).copied().unwrap_or(0)
     }
 
     /// Moves what is still planned away from a tier on which the driver has no memory left.
@@ -147,7 +163,6 @@ impl<D: Device> Pool<D> {
         let mut state = self.lock();
         state.serial += 1;
         let serial = state.serial;
-        let peers = state.peers.get(request.home as usize).copied().unwrap_or(0);
         let slot = state.allocations.insert(Allocation {
             base: build.base,
             bytes: request.bytes,
@@ -156,13 +171,12 @@ impl<D: Device> Pool<D> {
             context: request.context,
             serial,
             pages: Vec::with_capacity(build.made.len()),
-            users: vec![(request.home, request.context)],
         });
         let mut address = build.base;
         for (piece, handle) in build.made {
             let Piece { bytes, tier } = piece;
             let id = state.pages.insert(Page { allocation: slot, address, bytes, tier, handle });
-            self.map.publish(PageId(id), address, bytes, peers | 1 << request.home);
+            self.map.publish(PageId(id), address, bytes, build.access);
             if let Some(allocation) = state.allocations.get_mut(slot) {
                 allocation.pages.push(id);
             }
@@ -170,7 +184,40 @@ impl<D: Device> Pool<D> {
         }
         state.made += 1;
         state.note_peak();
+        let late = state.peers.get(request.home as usize).is_some_and(|peers| peers & !build.access != 0);
+        drop(state);
+        if late {
+            // A peer was enabled while this allocation was being made.
+            self.grant_peers(build.base, build.span, request.home);
+        }
         build.base
+    }
+
+    /// An allocation from memory that was kept: no driver call at all.
+    fn reuse(&self, request: Request) -> Option<u64> {
+        let span = round_up(request.bytes, GRANULE)?;
+        let mut state = self.lock();
+        let index = state.kept.iter().rposition(|kept| kept.span == span && kept.home == request.home)?;
+        let mut allocation = state.kept.remove(index);
+        state.serial += 1;
+        allocation.serial = state.serial;
+        allocation.bytes = request.bytes;
+        allocation.context = request.context;
+        let (base, pages) = (allocation.base, allocation.pages.clone());
+        let slot = state.allocations.insert(allocation);
+        for id in pages {
+            if let Some(page) = state.pages.get_mut(id) {
+                page.allocation = slot;
+                let (address, bytes, tier) = (page.address, page.bytes, page.tier);
+                self.map.publish(PageId(id), address, bytes, self.map.access_of(PageId(id)));
+                state.tiers[tier].kept -= bytes;
+            }
+        }
+        state.made += 1;
+        state.note_peak();
+        drop(state);
+        self.grant_peers(base, span, request.home);
+        Some(base)
     }
 
     fn roll_back(&self, home: u8, build: Build) {
@@ -184,19 +231,21 @@ impl<D: Device> Pool<D> {
             }
             return;
         }
-        for &(piece, handle) in &build.made {
-            self.give_up(home, handle, piece);
-        }
+        let released = build.made.iter().filter(|&&(piece, handle)| self.give_up(home, handle, piece));
+        let released: Vec<Piece> = released.map(|&(piece, _)| piece).collect();
         let mut state = self.lock();
-        for piece in build.planned.iter().chain(build.made.iter().map(|(piece, _)| piece)) {
+        for piece in build.planned.iter().chain(&released) {
             state.uncharge(piece.tier, piece.bytes);
         }
         state.spans.give(build.base, build.span);
     }
 
-    fn give_up(&self, home: u8, handle: Handle, piece: Piece) {
-        if self.device.release(self.place(piece.tier, home), piece.bytes, handle).is_err() {
+    /// Releases one piece. What the driver does not take back counts as lost and stays charged.
+    fn give_up(&self, home: u8, handle: Handle, piece: Piece) -> bool {
+        let released = self.device.release(self.place(piece.tier, home), piece.bytes, handle).is_ok();
+        if !released {
             self.lock().lost += piece.bytes;
         }
+        released
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::device::{Context, Device, DriverError};
+use crate::map::PageId;
 use crate::pool::{Allocation, Pool, State};
 
 /// What came of freeing an address.
@@ -45,8 +46,7 @@ impl<D: Device> Pool<D> {
             }
             allocation
         };
-        let drained = self.drain(&allocation);
-        Freed::Done(self.retire(allocation).and(drained))
+        Freed::Done(self.finish(allocation))
     }
 
     /// Frees all allocations of a context: it is about to end, or has ended (`gone`).
@@ -64,17 +64,16 @@ impl<D: Device> Pool<D> {
             slots.into_iter().filter_map(|slot| self.withdraw(&mut state, slot)).collect()
         };
         let count = doomed.len();
-        for mut allocation in doomed {
-            if gone {
-                allocation.users.retain(|&(_, user)| user != context);
-            }
+        if gone {
+            // Its work is over: nobody shall wait for it, and its handle may come back for another GPU.
+            self.lock().contexts.iter_mut().for_each(|known| known.retain(|&other| other != context));
+        }
+        for allocation in doomed {
             // The context is lost in any case; what cannot be given back is counted as lost.
             let _ = self.drain(&allocation);
             let _ = self.retire(allocation);
         }
-        if gone {
-            self.forget(context);
-        }
+        self.release_kept(); // the program wants its memory gone
         count
     }
 
@@ -92,23 +91,64 @@ impl<D: Device> Pool<D> {
         };
         for allocation in deferred {
             // The program was told that the free went well; a failure shows in its own next call.
-            let _ = self.drain(&allocation);
-            let _ = self.retire(allocation);
+            let _ = self.finish(allocation);
         }
     }
 
-    /// Work of a context that has ended is over: nobody shall wait for it.
-    fn forget(&self, context: Context) {
-        let mut state = self.lock();
-        let slots: Vec<u32> = state.allocations.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            if let Some(allocation) = state.allocations.get_mut(slot) {
-                allocation.users.retain(|&(_, user)| user != context);
+    /// Gives back everything that was kept for later allocations; how many bytes that was.
+    pub fn release_kept(&self) -> u64 {
+        let kept = {
+            let mut state = self.lock();
+            let kept = std::mem::take(&mut state.kept);
+            kept.iter().for_each(|allocation| self.count_kept(&mut state, allocation, false));
+            kept
+        };
+        kept.into_iter()
+            .filter_map(|kept| Some((kept.span, self.retire(kept).ok()?)))
+            .map(|kept| kept.0)
+            .sum()
+    }
+
+    /// Waits for the work that may use a withdrawn allocation, then keeps its memory or gives it back.
+    fn finish(&self, allocation: Allocation) -> Result<(), DriverError> {
+        match self.drain(&allocation) {
+            Ok(()) => self.keep(allocation).map_or(Ok(()), |allocation| self.retire(allocation)),
+            Err(error) => self.retire(allocation).and(Err(error)),
+        }
+    }
+
+    /// Keeps an idle allocation if it lies on its home GPU and is small enough; gives it back otherwise.
+    /// Older ones make room.
+    fn keep(&self, allocation: Allocation) -> Option<Allocation> {
+        let home = allocation.home as usize;
+        let mut displaced = Vec::new();
+        {
+            let mut state = self.lock();
+            let at_home = |id: &u32| state.pages.get(*id).is_some_and(|page| page.tier == home);
+            if allocation.span > self.config.keep_bytes || !allocation.pages.iter().all(at_home) {
+                return Some(allocation);
             }
+            while state.tiers[home].kept + allocation.span > self.config.keep_bytes {
+                let Some(oldest) = state.kept.iter().position(|kept| kept.home == allocation.home) else {
+                    break;
+                };
+                let oldest = state.kept.remove(oldest);
+                self.count_kept(&mut state, &oldest, false);
+                displaced.push(oldest);
+            }
+            self.count_kept(&mut state, &allocation, true);
+            state.kept.push(allocation);
         }
-        for allocation in &mut state.deferred {
-            allocation.users.retain(|&(_, user)| user != context);
+        for allocation in displaced {
+            // The program freed it long ago: there is nobody to tell. What is not taken back counts as lost.
+            let _ = self.retire(allocation);
         }
+        None
+    }
+
+    fn count_kept(&self, state: &mut State, allocation: &Allocation, add: bool) {
+        let kept = &mut state.tiers[allocation.home as usize].kept;
+        *kept = if add { *kept + allocation.span } else { *kept - allocation.span };
     }
 
     /// From here on no address finds the allocation; its pages keep their numbers until [`Self::retire`].
@@ -118,12 +158,18 @@ impl<D: Device> Pool<D> {
         Some(allocation)
     }
 
+    /// Waits in every context whose GPU has access to the allocation.
     fn drain(&self, allocation: &Allocation) -> Result<(), DriverError> {
-        let mut first = Ok(());
-        for &(gpu, context) in &allocation.users {
-            first = first.and(self.device.drain(gpu, context));
-        }
-        first
+        let waits: Vec<(u8, Context)> = {
+            let state = self.lock();
+            let access = |mask, &id: &u32| mask | self.map.access_of(PageId(id));
+            let mask = allocation.pages.iter().fold(1 << allocation.home, access);
+            let known = state.contexts.iter().enumerate().filter(|&(gpu, _)| mask >> gpu & 1 == 1);
+            known
+                .flat_map(|(gpu, contexts)| contexts.iter().map(move |&context| (gpu as u8, context)))
+                .collect()
+        };
+        waits.into_iter().fold(Ok(()), |first, (gpu, context)| first.and(self.device.drain(gpu, context)))
     }
 
     fn retire(&self, allocation: Allocation) -> Result<(), DriverError> {
@@ -137,17 +183,21 @@ impl<D: Device> Pool<D> {
             return Err(error);
         }
         let mut first = Ok(());
-        let mut lost = 0;
-        for page in &pages {
+        let mut released = Vec::new();
+        for page in pages {
             let place = self.place(page.tier, allocation.home);
-            let released = self.device.release(place, page.bytes, page.handle);
-            lost += if released.is_err() { page.bytes } else { 0 };
-            first = first.and(released);
+            match self.device.release(place, page.bytes, page.handle) {
+                Ok(()) => released.push((page.tier, page.bytes)),
+                // Not taken back: it stays charged.
+                Err(error) => {
+                    self.lock().lost += page.bytes;
+                    first = first.and(Err(error));
+                }
+            }
         }
         let mut state = self.lock();
-        state.lost += lost;
-        for page in &pages {
-            state.uncharge(page.tier, page.bytes);
+        for (tier, bytes) in released {
+            state.uncharge(tier, bytes);
         }
         state.spans.give(allocation.base, allocation.span);
         first

@@ -36,6 +36,8 @@ pub struct Config {
     pub gpus: Vec<GpuConfig>,
     /// Bytes of host RAM that the pool may pin.
     pub host_budget: u64,
+    /// Bytes of freed memory that may stay mapped on each GPU, ready for the next allocation of that size.
+    pub keep_bytes: u64,
 }
 
 /// An allocation to be made.
@@ -88,14 +90,14 @@ pub(crate) struct Allocation {
     pub(crate) context: Context,
     pub(crate) serial: u64,
     pub(crate) pages: Vec<u32>,
-    /// GPUs and contexts whose work may be in flight on these pages; the first is the home.
-    pub(crate) users: Vec<(u8, Context)>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct TierAccount {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
+    /// Part of `used` that no allocation holds.
+    pub(crate) kept: u64,
     /// Used when the pool held most.
     pub(crate) used_at_peak: u64,
 }
@@ -108,10 +110,14 @@ pub(crate) struct State {
     pub(crate) allocations: Slab<Allocation>,
     /// Allocations that the program has freed and that wait for the end of a capture.
     pub(crate) deferred: Vec<Allocation>,
-    /// Their pages, and those of allocations being freed, keep their numbers until the memory is back.
+    /// Freed allocations that are still mapped, oldest first. Nothing is in flight on them.
+    pub(crate) kept: Vec<Allocation>,
+    // Pages of deferred, kept and dying allocations keep their numbers until the memory is given back.
     pub(crate) serial: u64,
     /// For each home GPU, the GPUs whose contexts enabled peer access to it.
     pub(crate) peers: Vec<u64>,
+    /// For each GPU the contexts whose work may be in flight.
+    pub(crate) contexts: Vec<Vec<Context>>,
     pub(crate) peak: u64,
     pub(crate) made: u64,
     pub(crate) refused: u64,
@@ -130,7 +136,7 @@ pub struct Pool<D: Device> {
 impl<D: Device> Pool<D> {
     /// A pool over an arena that `device` has reserved.
     pub fn new(device: D, config: Config) -> Pool<D> {
-        let account = |capacity| TierAccount { capacity, used: 0, used_at_peak: 0 };
+        let account = |capacity| TierAccount { capacity, used: 0, kept: 0, used_at_peak: 0 };
         let mut tiers: Vec<TierAccount> = config.gpus.iter().map(|gpu| account(gpu.capacity)).collect();
         tiers.push(account(config.host_budget));
         let state = State {
@@ -139,8 +145,10 @@ impl<D: Device> Pool<D> {
             pages: Slab::new(),
             allocations: Slab::new(),
             deferred: Vec::new(),
+            kept: Vec::new(),
             serial: 0,
             peers: vec![0; config.gpus.len()],
+            contexts: vec![Vec::new(); config.gpus.len()],
             peak: 0,
             made: 0,
             refused: 0,
@@ -199,12 +207,18 @@ impl<D: Device> Pool<D> {
     /// Free and total bytes of every GPU, and of the host, by the pool's own books.
     pub fn amounts(&self) -> (Vec<Amount>, Amount) {
         let state = self.lock();
-        let amount = |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.used), total: t.capacity };
+        let amount =
+            |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.used - t.kept), total: t.capacity };
         let (host, gpus) = match state.tiers.split_last() {
             Some((host, gpus)) => (amount(host), gpus.iter().map(amount).collect()),
             None => (Amount::default(), Vec::new()),
         };
         (gpus, host)
+    }
+
+    /// Bytes on a GPU that no allocation holds but that the driver counts as used.
+    pub fn kept(&self, gpu: usize) -> u64 {
+        self.lock().tiers.get(gpu).map_or(0, |tier| tier.kept)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -272,11 +286,11 @@ impl State {
 
     /// Notes where everything lies when the pool holds more than ever before.
     pub(crate) fn note_peak(&mut self) {
-        let used = self.tiers.iter().map(|tier| tier.used).sum();
+        let used = self.tiers.iter().map(|tier| tier.used - tier.kept).sum();
         if used > self.peak {
             self.peak = used;
             for tier in &mut self.tiers {
-                tier.used_at_peak = tier.used;
+                tier.used_at_peak = tier.used - tier.kept;
             }
         }
     }

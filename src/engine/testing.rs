@@ -123,6 +123,11 @@ impl Device for Mock {
 
 /// A pool of GPUs with these granules each and a host with that many; all reach each other.
 pub(crate) fn pool(gpus: &[u64], host: u64, page: u64, placement: Placement) -> Pool<Mock> {
+    keeping(gpus, host, page, placement, 0)
+}
+
+/// As [`pool`]; keeps that many granules of freed memory on each GPU.
+pub(crate) fn keeping(gpus: &[u64], host: u64, page: u64, placement: Placement, keep: u64) -> Pool<Mock> {
     let mock = Mock::default();
     mock.0.lock().unwrap().left = gpus.iter().chain([&host]).map(|g| g * G).collect();
     let gpu = |(index, &granules): (usize, &u64)| GpuConfig {
@@ -137,6 +142,7 @@ pub(crate) fn pool(gpus: &[u64], host: u64, page: u64, placement: Placement) -> 
         placement,
         gpus: gpus.iter().enumerate().map(gpu).collect(),
         host_budget: host * G,
+        keep_bytes: keep * G,
     };
     Pool::new(mock, config)
 }

@@ -18,6 +18,9 @@ const ARENA_HINT: u64 = 0x2000_0000_0000;
 const ARENA_SIZES: [u64; 4] = [16 << 40, 4 << 40, 1 << 40, 256 << 30];
 /// Most that a GPU keeps free for the driver's own needs (modules, local memory, workspaces), in bytes.
 const RESERVE_AT_MOST: u64 = 512 << 20;
+/// Most freed memory that stays mapped on a GPU for the next allocation, in bytes: enough for programs that
+/// allocate and free in a loop, too little to matter to other processes.
+const KEEP_AT_MOST: u64 = 256 << 20;
 /// Host RAM that stays free whatever the budget is, in bytes.
 const HOST_KEPT: u64 = 1 << 30;
 
@@ -100,6 +103,7 @@ impl Engine {
         }
         let (context, gpu) = self.pool.device().current()?;
         LAST.set((context, gpu, era));
+        self.pool.note_context(gpu, context);
         let first = FIRST.compare_exchange(0, u32::from(gpu) + 1, Ordering::AcqRel, Ordering::Acquire);
         if first.is_err_and(|first| first != u32::from(gpu) + 1) {
             SEVERAL.store(true, Ordering::Release);
@@ -107,14 +111,14 @@ impl Engine {
         Some((context, gpu))
     }
 
-    /// The current context and GPU if access must be thought of: a program on one GPU has all it needs.
+    /// The current GPU if access must be thought of: a program on one GPU has all it needs.
     #[inline]
-    pub fn current_of_several(&self) -> Option<(Context, u8)> {
+    pub fn current_of_several(&self) -> Option<u8> {
         if self.gpus.len() < 2 {
             return None;
         }
-        let current = self.current();
-        if SEVERAL.load(Ordering::Acquire) { current } else { None }
+        let (_, gpu) = self.current()?;
+        SEVERAL.load(Ordering::Acquire).then_some(gpu)
     }
 }
 
@@ -298,6 +302,7 @@ fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, byt
         placement: settings.placement,
         gpus: gpus.iter().enumerate().map(gpu).collect(),
         host_budget: host_budget(settings.host),
+        keep_bytes: (smallest / 64).min(KEEP_AT_MOST),
     }
 }
 

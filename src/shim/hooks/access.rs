@@ -11,10 +11,10 @@ pub type Range = (CUdeviceptr, usize);
 #[inline]
 pub fn give(ranges: &[Range]) {
     if let Some(engine) = engine()
-        && let Some((context, gpu)) = engine.current_of_several()
+        && let Some(gpu) = engine.current_of_several()
     {
         for &(address, bytes) in ranges {
-            engine.pool.use_range(gpu, context, address, bytes as u64);
+            engine.pool.use_range(gpu, address, bytes as u64);
         }
     }
 }
@@ -26,8 +26,9 @@ pub fn give_to_context(context: CUcontext, ranges: &[Range]) {
         return;
     }
     if let Some(gpu) = engine.pool.device().gpu_of(context as u64) {
+        engine.pool.note_context(gpu, context as u64);
         for &(address, bytes) in ranges {
-            engine.pool.use_range(gpu, context as u64, address, bytes as u64);
+            engine.pool.use_range(gpu, address, bytes as u64);
         }
     }
 }

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use vgmem_abi::*;
-use vgmem_engine::Context;
 
 use crate::real::Functions;
 use crate::start::{Engine, engine};
@@ -107,10 +106,10 @@ pub unsafe fn cuLibraryUnload(real: pointers::cuLibraryUnload, library: CUlibrar
 #[inline]
 unsafe fn prepare(function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) {
     if let Some(engine) = engine()
-        && let Some((context, gpu)) = engine.current_of_several()
+        && let Some(gpu) = engine.current_of_several()
     {
         // SAFETY: handed on.
-        unsafe { scan(engine, gpu, context, function, params, extra) };
+        unsafe { scan(engine, gpu, function, params, extra) };
     }
 }
 
@@ -119,16 +118,15 @@ unsafe fn prepare(function: CUfunction, params: *mut *mut c_void, extra: *mut *m
 unsafe fn scan(
     engine: &Engine,
     gpu: u8,
-    context: Context,
     function: CUfunction,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) {
-    let mut name = |address: u64| engine.pool.use_allocation(gpu, context, address);
+    let mut name = |address: u64| engine.pool.use_allocation(gpu, address);
     if !params.is_null() {
         let layout = layout(&engine.pool.device().call, function);
         if !layout.known {
-            engine.pool.use_everything(gpu, context);
+            engine.pool.use_everything(gpu);
             return;
         }
         for (index, &size) in layout.sizes.iter().enumerate() {

@@ -15,10 +15,10 @@ pub unsafe fn cuCtxEnablePeerAccess(
     let rc = unsafe { real(peer, flags) };
     if matches!(rc, CUDA_SUCCESS | CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
         && let Some(engine) = engine()
-        && let Some((context, gpu)) = engine.current()
+        && let Some((_, gpu)) = engine.current()
         && let Some(home) = engine.pool.device().gpu_of(peer as u64)
     {
-        engine.pool.enable_peer(gpu, context, home);
+        engine.pool.enable_peer(gpu, home);
     }
     rc
 }

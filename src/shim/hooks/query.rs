@@ -16,7 +16,7 @@ pub fn shown(engine: &Engine, gpu: usize, free: Option<u64>) -> Amount {
         if index == gpu
             && let (Some(free), Some(config)) = (free, engine.pool.config().gpus.get(index))
         {
-            amount.free = amount.free.min(free.saturating_sub(config.reserve));
+            amount.free = amount.free.min((free + engine.pool.kept(gpu)).saturating_sub(config.reserve));
         }
     }
     advertised(engine.settings.advertise, gpu, &gpus, host)
