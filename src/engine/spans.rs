@@ -51,7 +51,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn taken_ranges_never_overlap_and_all_come_back(steps in prop::collection::vec((any::<bool>(), 1u64..9), 1..200)) {
+        fn taken_ranges_never_overlap_and_all_come_back(
+            steps in prop::collection::vec((any::<bool>(), 1u64..9), 1..200),
+        ) {
             let mut spans = Spans::new(100, 64);
             let mut held: Vec<(u64, u64)> = Vec::new();
             for (take, bytes) in steps {

@@ -245,7 +245,8 @@ proptest! {
     /// the whole pool is free again.
     #[test]
     fn random_traces_conserve_memory(
-        steps in prop::collection::vec((any::<bool>(), 0u8..3, 1u64..30, 0u64..G, prop::option::weighted(0.1, 0usize..12)), 1..80),
+        steps in prop::collection::vec(
+            (any::<bool>(), 0u8..3, 1u64..30, 0u64..G, prop::option::weighted(0.1, 0usize..12)), 1..80),
         which in 0usize..3, page in 0u32..4, keep in 0u64..6,
     ) {
         let placement = [Placement::Home, Placement::Interleave, Placement::Balance][which];

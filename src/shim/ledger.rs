@@ -7,6 +7,8 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
+use crate::settings;
+
 /// Processes that can take part; a further one goes without the ledger.
 const SLOTS: usize = 1024;
 /// Home GPUs that a slot can name.
@@ -154,7 +156,12 @@ impl Ledger {
 fn open() -> Result<Ledger, String> {
     // SAFETY: takes no arguments.
     let user = unsafe { libc::geteuid() };
-    let path = format!("/dev/shm/vgmem-{user}\0");
+    // Tests run many simulated machines at once, which have nothing to do with one another.
+    let machine = settings::early(c"VGMEM_TEST_LEDGER").map_or(String::new(), |name| {
+        let plain = name.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        format!("-{plain}")
+    });
+    let path = format!("/dev/shm/vgmem-{user}{machine}\0");
     let path = CStr::from_bytes_with_nul(path.as_bytes()).map_err(|error| error.to_string())?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: the path ends with NUL.

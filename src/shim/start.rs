@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 
 use vgmem_abi::*;
 use vgmem_engine::{Config, Context, GpuConfig, Pool};
-use vgmem_policy::auto_page_size;
+use vgmem_policy::{GRANULE, auto_page_size};
 
 use crate::real::{Driver, Functions};
 use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Settings};
@@ -35,8 +35,10 @@ pub struct Gpu {
     pub key: u64,
     /// Its memory in bytes, as the driver says.
     pub total: u64,
-    /// What it may hold of the pool and shows to the program, in bytes.
+    /// What it shows to the program as its own size, in bytes: the limit, if there is one.
     pub shown: u64,
+    /// What it may hold of the pool, in bytes: whole granules, without what the driver keeps.
+    pub capacity: u64,
     /// Whether it is in the pool.
     pub pooled: bool,
 }
@@ -212,13 +214,14 @@ fn find_gpus(call: &Functions, settings: &Settings) -> Result<Vec<(Gpu, bool)>, 
         let total = total as u64;
         let reserve = reserve_of(settings, gpu as usize, total);
         let limit = settings.device_limit.as_ref().and_then(|limit| limit.of(gpu as usize));
-        let shown = limit.unwrap_or(total).min(total - reserve.min(total));
+        let shown = limit.unwrap_or(total).min(total);
+        let capacity = shown.min(total.saturating_sub(reserve)) / GRANULE * GRANULE;
         let uuid: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let pooled = match &settings.devices {
             Devices::All => true,
             Devices::Named(names) => names.iter().any(|n| *n == gpu.to_string() || names_uuid(n, &uuid)),
         };
-        found.push((Gpu { name, key: ledger_key(&uuid), uuid, total, shown, pooled }, vmm == 1));
+        found.push((Gpu { name, key: ledger_key(&uuid), uuid, total, shown, capacity, pooled }, vmm == 1));
     }
     check(settings, &found)?;
     Ok(found)
@@ -289,9 +292,9 @@ fn reserve(call: &Functions) -> Option<(u64, u64)> {
 }
 
 fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, bytes: u64) -> Config {
-    let smallest = gpus.iter().filter(|gpu| gpu.pooled).map(|gpu| gpu.shown).min().unwrap_or(0);
+    let smallest = gpus.iter().filter(|gpu| gpu.pooled).map(|gpu| gpu.capacity).min().unwrap_or(0);
     let gpu = |(index, gpu): (usize, &Gpu)| GpuConfig {
-        capacity: if gpu.pooled { gpu.shown } else { 0 },
+        capacity: if gpu.pooled { gpu.capacity } else { 0 },
         reserve: reserve_of(settings, index, gpu.total),
         distances: (0..gpus.len()).map(|other| distance(call, index, other)).collect(),
     };
@@ -327,11 +330,12 @@ fn distance(call: &Functions, gpu: usize, other: usize) -> Option<u32> {
 
 /// The budget counts for the pools of all processes of this user together.
 fn host_budget(host: HostBudget) -> u64 {
-    match host {
+    let bytes = match host {
         HostBudget::Auto => (host_available() + ledger::host_of_others()) / 4 * 3,
         HostBudget::Bytes(bytes) => bytes,
         HostBudget::Percent(percent) => memory_line("MemTotal:").unwrap_or(0) / 100 * percent,
-    }
+    };
+    bytes / GRANULE * GRANULE
 }
 
 /// Bytes of host RAM that can be pinned now: what the kernel and the control group have left, less a rest.

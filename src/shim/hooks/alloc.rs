@@ -10,6 +10,9 @@ use crate::{ledger, report};
 /// Rows of a pitched allocation begin at multiples of this many bytes, as the driver's do.
 const PITCH: u64 = 512;
 
+/// An address that no allocation begins at.
+const NEVER_ALLOCATED: CUdeviceptr = 1;
+
 /// `cuMemAlloc`: from the pool; small ones from the driver while it has room.
 pub unsafe fn cuMemAlloc_v2(
     real: pointers::cuMemAlloc_v2,
@@ -78,7 +81,14 @@ pub unsafe fn cuMemFree_v2(real: pointers::cuMemFree_v2, address: CUdeviceptr) -
     if let Some(engine) = engine()
         && let Freed::Done(answer) = engine.pool.free(address)
     {
-        return answer.map_or_else(DriverError::code, |()| CUDA_SUCCESS);
+        return match answer {
+            Ok(()) => CUDA_SUCCESS,
+            // No allocation begins there. The driver's own code for that depends on the state of the context:
+            // it is asked with an address that is never an allocation.
+            // SAFETY: the driver checks the address.
+            Err(DriverError::INVALID_VALUE) => unsafe { real(NEVER_ALLOCATED) },
+            Err(error) => error.code(),
+        };
     }
     // SAFETY: the program's own call, unchanged.
     unsafe { real(address) }
@@ -94,7 +104,12 @@ pub unsafe fn cuMemFreeAsync(
     if let Some(engine) = engine()
         && let Freed::Done(answer) = engine.pool.free(address)
     {
-        return answer.map_or_else(DriverError::code, |()| CUDA_SUCCESS);
+        return match answer {
+            Ok(()) => CUDA_SUCCESS,
+            // SAFETY: as in `cuMemFree`.
+            Err(DriverError::INVALID_VALUE) => unsafe { real(NEVER_ALLOCATED, stream) },
+            Err(error) => error.code(),
+        };
     }
     // SAFETY: the program's own call, unchanged.
     unsafe { real(address, stream) }

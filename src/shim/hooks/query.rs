@@ -11,7 +11,7 @@ pub fn shown(engine: &Engine, gpu: usize, free: Option<u64>) -> Amount {
     let (mut gpus, host) = engine.pool.amounts();
     for (index, amount) in gpus.iter_mut().enumerate() {
         if let Some(known) = engine.gpus.get(index) {
-            amount.total = known.shown;
+            amount.total = if known.pooled { known.shown } else { 0 };
         }
         if index == gpu
             && let (Some(free), Some(config)) = (free, engine.pool.config().gpus.get(index))
