@@ -19,7 +19,8 @@ pub fn out_of_memory(engine: &Engine, home: u8, bytes: u64) {
         let _ = write!(places, "GPU {gpu} {} of {} MiB, ", tier.now >> 20, tier.capacity >> 20);
     }
     log::warn!(
-        "out of memory: {} MiB for GPU {home} do not fit; used: {places}host {} of {} MiB (the machine has {} MiB left)",
+        "out of memory: {} MiB for GPU {home} do not fit; used: {places}host {} of {} MiB \
+         (the machine has {} MiB left)",
         bytes.div_ceil(1 << 20),
         snapshot.host.now >> 20,
         snapshot.host.capacity >> 20,
