@@ -146,9 +146,6 @@ def generate(include):
         plain.sort(key=lambda abi: abi[0])
         if len(suffixes) != len(plain):
             sys.exit(f"driver_table.py: {base}: {len(plain)} ABIs but symbols {suffixes}")
-        twins = {}
-        for version, params, pt in threaded:
-            twins[tuple(params)] = (version, pt)
         for suffix, (version, params, _) in zip(suffixes, plain):
             symbol = base + suffix
             twin, twin_version = None, None
@@ -156,8 +153,8 @@ def generate(include):
                 if symbol + pt in symbols:
                     twin = symbol + pt
                     same = [v for v, p, q in threaded if q == pt and p == params]
-                    rank = [v for v, _, q in sorted(threaded) if q == pt]
-                    twin_version = same[0] if len(same) == 1 else max(r for r in rank if r >= 0)
+                    # A twin came with its ABI, or later, when per-thread streams came.
+                    twin_version = version if version in same else max(same or [v for v, _, q in threaded if q == pt])
             names = "abcdefghijklmnop"
             types = [rust_type(strip_name(p), enums) for p in params]
             text = ", ".join(f"{n}: {t}" for n, t in zip(names, types))

@@ -76,13 +76,13 @@ macro_rules! rows_execution {
         forward sim cuStreamQuery: cuStreamQuery@2000 / cuStreamQuery_ptsz@7000 (a: CUstream);
         forward sim cuStreamSynchronize: cuStreamSynchronize@2000 / cuStreamSynchronize_ptsz@7000 (a: CUstream);
         forward sim cuStreamWaitEvent: cuStreamWaitEvent@3020 / cuStreamWaitEvent_ptsz@7000 (a: CUstream, b: CUevent, c: c_uint);
-        forward none cuStreamWaitValue32: cuStreamWaitValue32@8000 / cuStreamWaitValue32_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
+        forward none cuStreamWaitValue32: cuStreamWaitValue32@8000 / cuStreamWaitValue32_ptsz@8000 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
         forward none cuStreamWaitValue32: cuStreamWaitValue32_v2@11070 / cuStreamWaitValue32_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
-        forward none cuStreamWaitValue64: cuStreamWaitValue64@9000 / cuStreamWaitValue64_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
+        forward none cuStreamWaitValue64: cuStreamWaitValue64@9000 / cuStreamWaitValue64_ptsz@9000 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
         forward none cuStreamWaitValue64: cuStreamWaitValue64_v2@11070 / cuStreamWaitValue64_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
-        forward none cuStreamWriteValue32: cuStreamWriteValue32@8000 / cuStreamWriteValue32_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
+        forward none cuStreamWriteValue32: cuStreamWriteValue32@8000 / cuStreamWriteValue32_ptsz@8000 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
         forward none cuStreamWriteValue32: cuStreamWriteValue32_v2@11070 / cuStreamWriteValue32_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
-        forward none cuStreamWriteValue64: cuStreamWriteValue64@9000 / cuStreamWriteValue64_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
+        forward none cuStreamWriteValue64: cuStreamWriteValue64@9000 / cuStreamWriteValue64_ptsz@9000 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
         forward none cuStreamWriteValue64: cuStreamWriteValue64_v2@11070 / cuStreamWriteValue64_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
     }};
 }
