@@ -155,6 +155,11 @@ impl<D: Device> Pool<D> {
     fn withdraw(&self, state: &mut State, slot: u32) -> Option<Allocation> {
         let allocation = state.allocations.remove(slot)?;
         self.map.withdraw(allocation.base, allocation.span);
+        for &id in &allocation.pages {
+            if let Some(page) = state.pages.get_mut(id) {
+                page.allocation = 0; // nobody's: the slot may become another allocation's
+            }
+        }
         Some(allocation)
     }
 

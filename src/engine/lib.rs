@@ -9,6 +9,7 @@ mod device;
 mod free;
 mod map;
 mod pool;
+mod relocate;
 mod slab;
 mod snapshot;
 mod spans;

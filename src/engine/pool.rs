@@ -121,6 +121,7 @@ pub(crate) struct State {
     pub(crate) peak: u64,
     pub(crate) made: u64,
     pub(crate) refused: u64,
+    pub(crate) moved: u64,
     pub(crate) lost: u64,
 }
 
@@ -152,6 +153,7 @@ impl<D: Device> Pool<D> {
             peak: 0,
             made: 0,
             refused: 0,
+            moved: 0,
             lost: 0,
         };
         let map = PageMap::new(config.base, config.bytes);

@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub made: u64,
     /// Allocations that were refused for want of memory.
     pub refused: u64,
+    /// Pages that were moved.
+    pub moved: u64,
     /// Bytes that the driver did not take back.
     pub lost: u64,
     /// Allocations that wait for the end of a capture.
@@ -52,6 +54,7 @@ impl<D: Device> Pool<D> {
             live: state.allocations.len() as u64,
             made: state.made,
             refused: state.refused,
+            moved: state.moved,
             lost: state.lost,
             deferred: state.deferred.len() as u64,
         }

@@ -19,6 +19,8 @@ pub(crate) struct Books {
     /// Bytes left: GPUs by ordinal, then the host.
     pub(crate) left: Vec<u64>,
     pub(crate) handles: HashMap<Handle, (usize, u64)>,
+    /// What each block of memory holds.
+    pub(crate) contents: HashMap<Handle, u64>,
     /// Address to (bytes, handle, access mask).
     pub(crate) mapped: BTreeMap<u64, (u64, Handle, u64)>,
     pub(crate) drained: Vec<(u8, Context)>,
@@ -103,6 +105,19 @@ impl Device for Mock {
         Ok(())
     }
 
+    fn copy(&self, to: u64, from: u64, bytes: u64, gpu: u8, _: Context) -> Result<(), DriverError> {
+        let mut books = self.call()?;
+        let side = |address: u64| {
+            let &(size, handle, access) = books.mapped.get(&address).expect("copy where nothing is mapped");
+            assert!(size == bytes && access >> gpu & 1 == 1, "copy without access");
+            handle
+        };
+        let (to, from) = (side(to), side(from));
+        let content = books.contents.get(&from).copied().unwrap_or(0);
+        books.contents.insert(to, content);
+        Ok(())
+    }
+
     fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError> {
         self.call()?.drained.push((gpu, context));
         Ok(())
@@ -118,6 +133,21 @@ impl Device for Mock {
 
     fn host_available(&self) -> u64 {
         *self.0.lock().unwrap().left.last().unwrap()
+    }
+}
+
+impl Mock {
+    /// What an address shows, as its home GPU would read it.
+    pub(crate) fn read(&self, address: u64) -> Option<u64> {
+        let books = self.0.lock().unwrap();
+        let (_, handle, _) = books.mapped.get(&address)?;
+        books.contents.get(handle).copied()
+    }
+
+    pub(crate) fn write(&self, address: u64, value: u64) {
+        let mut books = self.0.lock().unwrap();
+        let handle = books.mapped[&address].1;
+        books.contents.insert(handle, value);
     }
 }
 

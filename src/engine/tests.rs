@@ -28,6 +28,12 @@ fn check(pool: &Pool<Mock>, totals: &[u64]) {
     assert_eq!(kept, state.tiers.iter().map(|tier| tier.kept).sum::<u64>());
 }
 
+/// Addresses of the pages of an allocation.
+fn pages(pool: &Pool<Mock>, base: u64, granules: u64) -> Vec<u64> {
+    let books = pool.device().0.lock().unwrap();
+    books.mapped.range(base..base + granules * G).map(|(&address, _)| address).collect()
+}
+
 #[test]
 fn an_allocation_larger_than_a_gpu_spans_peers_and_host() {
     let pool = pool(&[8, 8], 16, 4, Placement::Home);
@@ -239,6 +245,56 @@ fn a_fault_at_every_call_is_rolled_back() {
     }
 }
 
+#[test]
+fn a_page_moves_with_its_content_and_its_access() {
+    let pool = pool(&[8, 8], 8, 4, Placement::Home);
+    let base = pool.allocate(ask(0, 8 * G)).unwrap();
+    pool.device().write(base + 4 * G, 77);
+    let page = pool.lookup(base + 5 * G).unwrap();
+    assert_eq!(pool.relocate(page, 2), Ok(true));
+    assert_eq!((pool.place_of(page), pool.device().read(base + 4 * G)), (Some(Place::HostNear(0)), Some(77)));
+    check(&pool, &[8, 8, 8]);
+    assert_eq!(pool.relocate(page, 2), Ok(false), "it is there already");
+    pool.enable_peer(1, 0);
+    assert_eq!(pool.relocate(page, 1), Ok(true));
+    assert_eq!(pool.device().0.lock().unwrap().mapped[&(base + 4 * G)].2, 0b11);
+    assert_eq!(pool.relocate(page, 2), Ok(false), "two GPUs may update it: not to the host");
+    assert_eq!((pool.device().read(base + 4 * G), pool.snapshot().moved), (Some(77), 2));
+    assert_eq!(pool.free(base), Freed::Done(Ok(())));
+    check(&pool, &[8, 8, 8]);
+}
+
+#[test]
+fn a_fault_at_every_call_of_a_move_leaves_the_page_readable() {
+    let start = || {
+        let pool = pool(&[8, 8], 8, 4, Placement::Home);
+        let base = pool.allocate(ask(0, 8 * G)).unwrap();
+        pool.enable_peer(1, 0);
+        pool.device().write(base, 55);
+        let page = pool.lookup(base).unwrap();
+        let calls = pool.device().0.lock().unwrap().calls;
+        (pool, base, page, calls)
+    };
+    let (clean, _, page, before) = start();
+    assert_eq!(clean.relocate(page, 1), Ok(true));
+    let count = clean.device().0.lock().unwrap().calls - before;
+    assert_eq!(count, 10, "create, map, grant, copy, unmap, unmap, map, 2 grants, release");
+    for fail_at in 0..count {
+        let (pool, base, page, before) = start();
+        pool.device().0.lock().unwrap().fail_at = Some(before + fail_at);
+        let answer = pool.relocate(page, 1);
+        let moved = fail_at == count - 1; // only the old memory was not taken back
+        assert_eq!(answer.map_err(|error| error.code()), if moved { Ok(true) } else { Err(FAULT) });
+        assert_eq!(pool.device().read(base), Some(55), "call {fail_at}");
+        assert_eq!(pool.device().0.lock().unwrap().mapped[&base].2, 0b11);
+        assert_eq!(pool.free(base), Freed::Done(Ok(())));
+        let state = pool.lock();
+        assert_eq!(state.lost, state.tiers.iter().map(|tier| tier.used).sum::<u64>(), "call {fail_at}");
+        let lost = if [4, count - 1].contains(&fail_at) { 4 * G } else { 0 };
+        assert_eq!(state.lost, lost, "call {fail_at}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     /// Random traces of allocate and free, with faults: books agree after every step, and after all is freed
@@ -272,6 +328,7 @@ proptest! {
                     Ok(base) => {
                         prop_assert!(live.iter().all(|&(b, g)| base + granules * G <= b || b + g * G <= base));
                         live.push((base, granules));
+                        pages(&pool, base, granules).iter().for_each(|&at| pool.device().write(at, base));
                     }
                     Err(DriverError::OUT_OF_MEMORY) => prop_assert!(room < granules * G),
                     Err(error) => prop_assert_eq!(error.code(), FAULT),
@@ -279,6 +336,15 @@ proptest! {
             } else if !live.is_empty() {
                 let (base, _) = live.swap_remove(granules as usize % live.len());
                 prop_assert_eq!(pool.free(base), Freed::Done(Ok(())));
+            }
+            for page in 0..2 {
+                if let Some(page) = pool.nth_page(extra + page) {
+                    prop_assert!(pool.relocate(page, (granules % 4) as usize).is_ok());
+                }
+            }
+            // Each page of each allocation holds the allocation's address, wherever it went.
+            for &(base, granules) in &live {
+                prop_assert!(pages(&pool, base, granules).iter().all(|&at| pool.device().read(at) == Some(base)));
             }
             check(&pool, &totals);
         }

@@ -41,7 +41,7 @@ functions! {
     needed: cuCtxGetCurrent cuCtxGetDevice cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSynchronize
         cuDeviceCanAccessPeer cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid
         cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain
-        cuDeviceTotalMem_v2 cuMemAddressReserve cuMemCreate cuMemGetInfo_v2 cuMemMap cuMemRelease
+        cuDeviceTotalMem_v2 cuMemAddressReserve cuMemcpyDtoD_v2 cuMemCreate cuMemGetInfo_v2 cuMemMap cuMemRelease
         cuMemSetAccess cuMemUnmap cuThreadExchangeStreamCaptureMode;
     optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuKernelGetParamInfo;
 }
@@ -259,6 +259,16 @@ impl Device for Driver {
         // SAFETY: the descriptor is live; the range is mapped by the engine.
         DriverError::check(unsafe {
             (self.call.cuMemSetAccess)(address, bytes as usize, &raw const access, 1)
+        })
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: u64, _gpu: u8, context: Context) -> Result<(), DriverError> {
+        self.within(context, || {
+            // SAFETY: the engine mapped both ranges and gave the context's GPU access to them.
+            DriverError::check(unsafe { (self.call.cuMemcpyDtoD_v2)(to, from, bytes as usize) })?;
+            // A copy within device memory does not wait for its end by itself.
+            // SAFETY: takes no arguments.
+            DriverError::check(unsafe { (self.call.cuCtxSynchronize)() })
         })
     }
 
