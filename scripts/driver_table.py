@@ -9,7 +9,8 @@ types. Those columns are generated. The two words at the start of a row are ours
     |    |   |           |             CUDA version of this ABI
     |    |   base name   exported symbol [ / per-thread twin @ its version ]
     |    `sim`: the simulated driver implements it; `none`: it answers NOT_SUPPORTED
-    `hook`: ours answers; `observe`: the driver answers and we look; `forward`: we export nothing
+    `hook`: ours answers; `observe`: the driver answers and we look; `submit`: it answers, no page moves
+    meanwhile; `wait`: it answers, and then the program has waited for a GPU; `forward`: we export nothing
 
 Usage:
     scripts/driver_table.py                  rewrite the table from the newest headers
@@ -29,7 +30,7 @@ TABLE = os.path.join(ROOT, "src", "abi", "table")
 PACKAGE = "nvidia-cuda-runtime"
 NEW_ROWS_GO_TO = "context"
 
-ROW = re.compile(r"^\s*(hook|observe|forward) (sim|none) (\w+): (\w+)@(\d+)"
+ROW = re.compile(r"^\s*(hook|observe|submit|wait|forward) (sim|none) (\w+): (\w+)@(\d+)"
                  r"(?: / (\w+)@(\d+))? \((.*)\);$")
 
 SCALARS = {

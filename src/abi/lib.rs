@@ -22,6 +22,10 @@ pub enum Action {
     Hook,
     /// The driver answers; the library looks at the call and its result.
     Observe,
+    /// The driver answers; the call gives work to a GPU, so no page moves while it runs.
+    Submit,
+    /// The driver answers; when it has, the program has waited for a GPU.
+    Wait,
     /// The library exports nothing: calls reach the driver as if it were not there.
     Forward,
 }

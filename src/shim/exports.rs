@@ -15,9 +15,16 @@ macro_rules! export {
             let Some(real) = slots::$symbol.real() else { return slots::$symbol.missing() };
             // SAFETY: the slot holds the driver's function of this symbol, whose type the table states.
             let real = unsafe { std::mem::transmute::<*mut c_void, pointers::$hook>(real) };
+            let _pass = crate::gate::pass();
             // SAFETY: the arguments are the program's, for a function of this type.
             unsafe { crate::hooks::$hook(real, $($arg),*) }
         }
+    };
+    (submit $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
+        pass_on! { $base $symbol $hook $args { crate::gate::pass() } () }
+    };
+    (wait $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
+        pass_on! { $base $symbol $hook $args { } crate::gate::idle_point() }
     };
     (observe $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal
         ($($arg:ident: $type:ty),*)) => {
@@ -29,6 +36,25 @@ macro_rules! export {
             // SAFETY: as for a hook.
             let rc = unsafe { real($($arg),*) };
             crate::hooks::$hook(rc, $($arg),*);
+            rc
+        }
+    };
+}
+
+/// Exports without a hook: the driver answers.
+macro_rules! pass_on {
+    ($base:ident $symbol:ident $hook:ident ($($arg:ident: $type:ty),*) $before:block $after:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
+            let Some(real) = slots::$symbol.real() else { return slots::$symbol.missing() };
+            // SAFETY: as for a hook.
+            let real = unsafe { std::mem::transmute::<*mut c_void, pointers::$hook>(real) };
+            let _held = $before;
+            // SAFETY: as for a hook.
+            let rc = unsafe { real($($arg),*) };
+            if rc == CUDA_SUCCESS {
+                $after;
+            }
             rc
         }
     };

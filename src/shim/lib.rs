@@ -10,8 +10,10 @@
 compile_error!("libvgmem.so is written for Linux on x86-64: the lookup functions are in its assembly");
 
 mod capi;
+mod chaos;
 mod exports;
 mod fork;
+mod gate;
 mod hooks;
 mod ledger;
 mod log;

@@ -112,6 +112,9 @@ fn remarks(engine: &Engine, snapshot: &Snapshot) -> Vec<String> {
     if crate::lookup::namespaces_used() {
         lines.push("a library was loaded with dlmopen: CUDA calls made there are not seen".to_owned());
     }
+    if snapshot.moved > 0 {
+        lines.push(format!("{} pages were moved", snapshot.moved));
+    }
     if snapshot.lost > 0 {
         lines.push(format!("{} MiB were not taken back by the driver", snapshot.lost >> 20));
     }
@@ -137,7 +140,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
         .collect();
     let remarks: Vec<String> = remarks(engine, snapshot).iter().map(|line| quoted(line)).collect();
     format!(
-        "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\"live\":{},\"lost\":{},\
+        "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\"live\":{},\"moved\":{},\"lost\":{},\
          \"gpus\":[{}],\"host\":{{{}}},\"hooks\":{},\"given\":{},\"reached\":[{}],\"remarks\":[{}]}}\n",
         fork::process(),
         engine.pool.config().page_bytes,
@@ -145,6 +148,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
         snapshot.made,
         snapshot.refused,
         snapshot.live,
+        snapshot.moved,
         snapshot.lost,
         gpus.join(","),
         tier(&snapshot.host),

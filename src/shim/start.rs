@@ -10,7 +10,7 @@ use vgmem_policy::{GRANULE, auto_page_size};
 
 use crate::real::{Driver, Functions};
 use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Settings};
-use crate::{fork, ledger, log as sink, slot};
+use crate::{chaos, fork, ledger, log as sink, slot};
 
 /// First address that is asked for: no host library and no heap lies there, and it does not look like data.
 const ARENA_HINT: u64 = 0x2000_0000_0000;
@@ -183,6 +183,9 @@ fn begin() -> Result<(), BadSetting> {
     );
     fork::watch();
     let keys = gpus.iter().map(|gpu| gpu.key).collect();
+    if let Some(seed) = settings.chaos {
+        chaos::start(seed);
+    }
     let pool = Pool::new(Driver::new(call, keys, config.host_budget), config);
     ENGINE.store(Box::into_raw(Box::new(Engine { pool, settings, gpus })), Ordering::Release);
     Ok(())

@@ -7,7 +7,7 @@
 macro_rules! rows_copy {
     ($then:ident) => { $then! { copy;
         forward none cuFabricCpyBatchAsync: cuFabricCpyBatchAsync@13050 / cuFabricCpyBatchAsync_ptsz@13050 (a: usize, b: *mut c_void, c: u64, d: CUstream);
-        forward none cuMemBatchDecompressAsync: cuMemBatchDecompressAsync@12060 / cuMemBatchDecompressAsync_ptsz@12060 (a: *mut c_void, b: usize, c: c_uint, d: *mut usize, e: CUstream);
+        submit none cuMemBatchDecompressAsync: cuMemBatchDecompressAsync@12060 / cuMemBatchDecompressAsync_ptsz@12060 (a: *mut c_void, b: usize, c: c_uint, d: *mut usize, e: CUstream);
         hook sim cuMemcpy: cuMemcpy@4000 / cuMemcpy_ptds@7000 (a: CUdeviceptr, b: CUdeviceptr, c: usize);
         forward none cuMemcpy2D: cuMemcpy2D@2000 (a: *const c_void);
         forward none cuMemcpy2DAsync: cuMemcpy2DAsync@2000 (a: *const c_void, b: CUstream);
@@ -26,13 +26,13 @@ macro_rules! rows_copy {
         hook none cuMemcpy3D: cuMemcpy3D_v2@3020 / cuMemcpy3D_v2_ptds@7000 (a: *const CUDA_MEMCPY3D);
         hook sim cuMemcpyAsync: cuMemcpyAsync@4000 / cuMemcpyAsync_ptsz@7000 (a: CUdeviceptr, b: CUdeviceptr, c: usize, d: CUstream);
         forward none cuMemcpyAtoA: cuMemcpyAtoA@2000 (a: CUarray, b: c_uint, c: CUarray, d: c_uint, e: c_uint);
-        forward none cuMemcpyAtoA: cuMemcpyAtoA_v2@3020 / cuMemcpyAtoA_v2_ptds@7000 (a: CUarray, b: usize, c: CUarray, d: usize, e: usize);
+        submit none cuMemcpyAtoA: cuMemcpyAtoA_v2@3020 / cuMemcpyAtoA_v2_ptds@7000 (a: CUarray, b: usize, c: CUarray, d: usize, e: usize);
         forward none cuMemcpyAtoD: cuMemcpyAtoD@2000 (a: u32, b: CUarray, c: c_uint, d: c_uint);
         hook none cuMemcpyAtoD: cuMemcpyAtoD_v2@3020 / cuMemcpyAtoD_v2_ptds@7000 (a: CUdeviceptr, b: CUarray, c: usize, d: usize);
         forward none cuMemcpyAtoH: cuMemcpyAtoH@2000 (a: *mut c_void, b: CUarray, c: c_uint, d: c_uint);
         forward none cuMemcpyAtoHAsync: cuMemcpyAtoHAsync@2000 (a: *mut c_void, b: CUarray, c: c_uint, d: c_uint, e: CUstream);
-        forward none cuMemcpyAtoHAsync: cuMemcpyAtoHAsync_v2@3020 / cuMemcpyAtoHAsync_v2_ptsz@7000 (a: *mut c_void, b: CUarray, c: usize, d: usize, e: CUstream);
-        forward none cuMemcpyAtoH: cuMemcpyAtoH_v2@3020 / cuMemcpyAtoH_v2_ptds@7000 (a: *mut c_void, b: CUarray, c: usize, d: usize);
+        submit none cuMemcpyAtoHAsync: cuMemcpyAtoHAsync_v2@3020 / cuMemcpyAtoHAsync_v2_ptsz@7000 (a: *mut c_void, b: CUarray, c: usize, d: usize, e: CUstream);
+        submit none cuMemcpyAtoH: cuMemcpyAtoH_v2@3020 / cuMemcpyAtoH_v2_ptds@7000 (a: *mut c_void, b: CUarray, c: usize, d: usize);
         hook none cuMemcpyBatchAsync: cuMemcpyBatchAsync@12080 / cuMemcpyBatchAsync_ptsz@12080 (a: *mut CUdeviceptr, b: *mut CUdeviceptr, c: *mut usize, d: usize, e: *mut c_void, f: *mut usize, g: usize, h: *mut usize, i: CUstream);
         hook none cuMemcpyBatchAsync: cuMemcpyBatchAsync_v2@13000 / cuMemcpyBatchAsync_v2_ptsz@13000 (a: *mut CUdeviceptr, b: *mut CUdeviceptr, c: *mut usize, d: usize, e: *mut c_void, f: *mut usize, g: usize, h: CUstream);
         forward none cuMemcpyDtoA: cuMemcpyDtoA@2000 (a: CUarray, b: c_uint, c: u32, d: c_uint);
@@ -47,8 +47,8 @@ macro_rules! rows_copy {
         hook sim cuMemcpyDtoH: cuMemcpyDtoH_v2@3020 / cuMemcpyDtoH_v2_ptds@7000 (a: *mut c_void, b: CUdeviceptr, c: usize);
         forward none cuMemcpyHtoA: cuMemcpyHtoA@2000 (a: CUarray, b: c_uint, c: *const c_void, d: c_uint);
         forward none cuMemcpyHtoAAsync: cuMemcpyHtoAAsync@2000 (a: CUarray, b: c_uint, c: *const c_void, d: c_uint, e: CUstream);
-        forward none cuMemcpyHtoAAsync: cuMemcpyHtoAAsync_v2@3020 / cuMemcpyHtoAAsync_v2_ptsz@7000 (a: CUarray, b: usize, c: *const c_void, d: usize, e: CUstream);
-        forward none cuMemcpyHtoA: cuMemcpyHtoA_v2@3020 / cuMemcpyHtoA_v2_ptds@7000 (a: CUarray, b: usize, c: *const c_void, d: usize);
+        submit none cuMemcpyHtoAAsync: cuMemcpyHtoAAsync_v2@3020 / cuMemcpyHtoAAsync_v2_ptsz@7000 (a: CUarray, b: usize, c: *const c_void, d: usize, e: CUstream);
+        submit none cuMemcpyHtoA: cuMemcpyHtoA_v2@3020 / cuMemcpyHtoA_v2_ptds@7000 (a: CUarray, b: usize, c: *const c_void, d: usize);
         forward none cuMemcpyHtoD: cuMemcpyHtoD@2000 (a: u32, b: *const c_void, c: c_uint);
         forward none cuMemcpyHtoDAsync: cuMemcpyHtoDAsync@2000 (a: u32, b: *const c_void, c: c_uint, d: CUstream);
         hook sim cuMemcpyHtoDAsync: cuMemcpyHtoDAsync_v2@3020 / cuMemcpyHtoDAsync_v2_ptsz@7000 (a: CUdeviceptr, b: *const c_void, c: usize, d: CUstream);

@@ -80,7 +80,7 @@ macro_rules! rows_graph {
         forward none cuGraphKernelNodeSetAttribute: cuGraphKernelNodeSetAttribute@11000 (a: CUgraphNode, b: c_int, c: *const c_void);
         forward none cuGraphKernelNodeSetParams: cuGraphKernelNodeSetParams@10000 (a: CUgraphNode, b: *const c_void);
         forward none cuGraphKernelNodeSetParams: cuGraphKernelNodeSetParams_v2@12000 (a: CUgraphNode, b: *const CUDA_KERNEL_NODE_PARAMS);
-        forward none cuGraphLaunch: cuGraphLaunch@10000 / cuGraphLaunch_ptsz@10000 (a: CUgraphExec, b: CUstream);
+        submit none cuGraphLaunch: cuGraphLaunch@10000 / cuGraphLaunch_ptsz@10000 (a: CUgraphExec, b: CUstream);
         forward none cuGraphMemAllocNodeGetParams: cuGraphMemAllocNodeGetParams@11040 (a: CUgraphNode, b: *mut c_void);
         forward none cuGraphMemFreeNodeGetParams: cuGraphMemFreeNodeGetParams@11040 (a: CUgraphNode, b: *mut CUdeviceptr);
         forward none cuGraphMemcpyNodeGetParams: cuGraphMemcpyNodeGetParams@10000 (a: CUgraphNode, b: *mut CUDA_MEMCPY3D);
@@ -105,7 +105,7 @@ macro_rules! rows_graph {
         forward none cuGraphRemoveDependencies: cuGraphRemoveDependencies@10000 (a: CUgraph, b: *const CUgraphNode, c: *const CUgraphNode, d: usize);
         forward none cuGraphRemoveDependencies: cuGraphRemoveDependencies_v2@12030 (a: CUgraph, b: *const CUgraphNode, c: *const CUgraphNode, d: *const c_void, e: usize);
         forward none cuGraphRetainUserObject: cuGraphRetainUserObject@11030 (a: CUgraph, b: CUuserObject, c: c_uint, d: c_uint);
-        forward none cuGraphUpload: cuGraphUpload@11010 / cuGraphUpload_ptsz@11010 (a: CUgraphExec, b: CUstream);
+        submit none cuGraphUpload: cuGraphUpload@11010 / cuGraphUpload_ptsz@11010 (a: CUgraphExec, b: CUstream);
         forward none cuGraphicsMapResources: cuGraphicsMapResources@3000 / cuGraphicsMapResources_ptsz@7000 (a: c_uint, b: *mut CUgraphicsResource, c: CUstream);
         forward none cuGraphicsResourceGetMappedMipmappedArray: cuGraphicsResourceGetMappedMipmappedArray@5000 (a: *mut CUmipmappedArray, b: CUgraphicsResource);
         forward none cuGraphicsResourceGetMappedPointer: cuGraphicsResourceGetMappedPointer@3000 (a: *mut u32, b: *mut c_uint, c: CUgraphicsResource);

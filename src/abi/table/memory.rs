@@ -81,8 +81,8 @@ macro_rules! rows_memory {
         forward none cuMemPoolSetAccess: cuMemPoolSetAccess@11020 (a: CUmemoryPool, b: *const CUmemAccessDesc, c: usize);
         forward none cuMemPoolSetAttribute: cuMemPoolSetAttribute@11020 (a: CUmemoryPool, b: c_int, c: *mut c_void);
         forward none cuMemPoolTrimTo: cuMemPoolTrimTo@11020 (a: CUmemoryPool, b: usize);
-        forward none cuMemPrefetchAsync: cuMemPrefetchAsync@8000 / cuMemPrefetchAsync_ptsz@8000 (a: CUdeviceptr, b: usize, c: CUdevice, d: CUstream);
-        forward none cuMemPrefetchAsync: cuMemPrefetchAsync_v2@12020 / cuMemPrefetchAsync_v2_ptsz@12020 (a: CUdeviceptr, b: usize, c: CUmemLocation, d: c_uint, e: CUstream);
+        submit none cuMemPrefetchAsync: cuMemPrefetchAsync@8000 / cuMemPrefetchAsync_ptsz@8000 (a: CUdeviceptr, b: usize, c: CUdevice, d: CUstream);
+        submit none cuMemPrefetchAsync: cuMemPrefetchAsync_v2@12020 / cuMemPrefetchAsync_v2_ptsz@12020 (a: CUdeviceptr, b: usize, c: CUmemLocation, d: c_uint, e: CUstream);
         forward none cuMemPrefetchBatchAsync: cuMemPrefetchBatchAsync@13000 / cuMemPrefetchBatchAsync_ptsz@13000 (a: *mut CUdeviceptr, b: *mut usize, c: usize, d: *mut CUmemLocation, e: *mut usize, f: usize, g: u64, h: CUstream);
         forward none cuMemRangeGetAttribute: cuMemRangeGetAttribute@8000 (a: *mut c_void, b: usize, c: c_int, d: CUdeviceptr, e: usize);
         forward none cuMemRangeGetAttributes: cuMemRangeGetAttributes@8000 (a: *mut *mut c_void, b: *mut usize, c: *mut c_int, d: usize, e: CUdeviceptr, f: usize);

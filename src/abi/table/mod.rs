@@ -33,6 +33,12 @@ macro_rules! action {
     (observe) => {
         Action::Observe
     };
+    (submit) => {
+        Action::Submit
+    };
+    (wait) => {
+        Action::Wait
+    };
     (forward) => {
         Action::Forward
     };
