@@ -24,6 +24,9 @@ pub enum Action {
     Observe,
     /// The driver answers; the call gives work to a GPU, so no page moves while it runs.
     Submit,
+    /// The driver answers; when it has no memory, the pool gives back what it keeps and the driver is asked once
+    /// more.
+    Retry,
     /// The driver answers; when it has, the program has waited for a GPU.
     Wait,
     /// The library exports nothing: calls reach the driver as if it were not there.

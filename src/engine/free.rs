@@ -1,7 +1,5 @@
 //! Freeing: wait for the work that may use the memory, unmap, give everything back.
 
-use std::sync::atomic::Ordering;
-
 use crate::device::{Context, Device, DriverError};
 use crate::map::PageId;
 use crate::pool::{Allocation, Pool, State};
@@ -33,6 +31,11 @@ impl<D: Device> Pool<D> {
             let Some(slot) = state.pages.get(id.0).map(|page| page.allocation) else {
                 return Freed::Done(Err(DriverError::INVALID_VALUE)); // freed by another thread just now
             };
+            if state.chunks.contains_key(&slot) {
+                drop(state);
+                let invalid = Freed::Done(Err(DriverError::INVALID_VALUE));
+                return self.free_block(slot, address).unwrap_or(invalid);
+            }
             match state.allocations.get(slot) {
                 Some(allocation) if allocation.base == address => {}
                 _ => return Freed::Done(Err(DriverError::INVALID_VALUE)),
@@ -40,7 +43,7 @@ impl<D: Device> Pool<D> {
             let Some(allocation) = self.withdraw(&mut state, slot) else {
                 return Freed::Done(Err(DriverError::INVALID_VALUE));
             };
-            if self.holding.load(Ordering::SeqCst) {
+            if self.on_hold() {
                 state.deferred.push(allocation);
                 return Freed::Done(Ok(()));
             }
@@ -79,7 +82,7 @@ impl<D: Device> Pool<D> {
 
     /// Gives back what was freed while the pool was on hold.
     pub fn collect(&self) {
-        if self.holding.load(Ordering::SeqCst) {
+        if self.on_hold() {
             return;
         }
         let deferred = {
@@ -152,8 +155,9 @@ impl<D: Device> Pool<D> {
     }
 
     /// From here on no address finds the allocation; its pages keep their numbers until [`Self::retire`].
-    fn withdraw(&self, state: &mut State, slot: u32) -> Option<Allocation> {
+    pub(crate) fn withdraw(&self, state: &mut State, slot: u32) -> Option<Allocation> {
         let allocation = state.allocations.remove(slot)?;
+        state.chunks.remove(&slot);
         self.map.withdraw(allocation.base, allocation.span);
         for &id in &allocation.pages {
             if let Some(page) = state.pages.get_mut(id) {
@@ -165,19 +169,29 @@ impl<D: Device> Pool<D> {
 
     /// Waits in every context whose GPU has access to the allocation.
     fn drain(&self, allocation: &Allocation) -> Result<(), DriverError> {
-        let waits: Vec<(u8, Context)> = {
-            let state = self.lock();
-            let access = |mask, &id: &u32| mask | self.map.access_of(PageId(id));
-            let mask = allocation.pages.iter().fold(1 << allocation.home, access);
-            let known = state.contexts.iter().enumerate().filter(|&(gpu, _)| mask >> gpu & 1 == 1);
-            known
-                .flat_map(|(gpu, contexts)| contexts.iter().map(move |&context| (gpu as u8, context)))
-                .collect()
-        };
-        waits.into_iter().fold(Ok(()), |first, (gpu, context)| first.and(self.device.drain(gpu, context)))
+        let waits = self.waits(&self.lock(), allocation);
+        self.wait_for(waits)
     }
 
-    fn retire(&self, allocation: Allocation) -> Result<(), DriverError> {
+    /// Contexts whose work may use the allocation.
+    pub(crate) fn waits(&self, state: &State, allocation: &Allocation) -> Vec<(u8, Context)> {
+        let access = |mask, &id: &u32| mask | self.map.access_of(PageId(id));
+        let mask = allocation.pages.iter().fold(1 << allocation.home, access);
+        let known = state.contexts.iter().enumerate().filter(|&(gpu, _)| mask >> gpu & 1 == 1);
+        known.flat_map(|(gpu, contexts)| contexts.iter().map(move |&context| (gpu as u8, context))).collect()
+    }
+
+    /// Waits in all of them, also after an error; the first error.
+    pub(crate) fn wait_for(&self, waits: Vec<(u8, Context)>) -> Result<(), DriverError> {
+        let mut first = Ok(());
+        for (gpu, context) in waits {
+            let drained = self.device.drain(gpu, context);
+            first = first.and(drained);
+        }
+        first
+    }
+
+    pub(crate) fn retire(&self, allocation: Allocation) -> Result<(), DriverError> {
         let unmapped = self.device.unmap(allocation.base, allocation.span);
         let pages: Vec<_> = {
             let mut state = self.lock();

@@ -11,6 +11,7 @@ mod map;
 mod pool;
 mod relocate;
 mod slab;
+mod small;
 mod snapshot;
 mod spans;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The pool's state and what can be asked of it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,6 +9,7 @@ use vgmem_policy::{Amount, Placement, Tier, TierKind};
 use crate::device::{Context, Device, Handle, Place};
 use crate::map::{PageId, PageMap};
 use crate::slab::Slab;
+use crate::small::Chunk;
 use crate::spans::Spans;
 
 /// A GPU of the pool.
@@ -108,6 +110,8 @@ pub(crate) struct State {
     pub(crate) spans: Spans,
     pub(crate) pages: Slab<Page>,
     pub(crate) allocations: Slab<Allocation>,
+    /// Allocations that are cut into small ones, by slot.
+    pub(crate) chunks: BTreeMap<u32, Chunk>,
     /// Allocations that the program has freed and that wait for the end of a capture.
     pub(crate) deferred: Vec<Allocation>,
     /// Freed allocations that are still mapped, oldest first. Nothing is in flight on them.
@@ -145,6 +149,7 @@ impl<D: Device> Pool<D> {
             spans: Spans::new(config.base, config.bytes),
             pages: Slab::new(),
             allocations: Slab::new(),
+            chunks: BTreeMap::new(),
             deferred: Vec::new(),
             kept: Vec::new(),
             serial: 0,
@@ -188,18 +193,27 @@ impl<D: Device> Pool<D> {
         self.holding.store(hold, Ordering::SeqCst);
     }
 
+    pub(crate) fn on_hold(&self) -> bool {
+        self.holding.load(Ordering::SeqCst)
+    }
+
     /// Everything known about a pooled address.
     pub fn find(&self, address: u64) -> Option<Found> {
         let id = self.map.lookup(address)?;
         let state = self.lock();
         let page = state.pages.get(id.0)?;
         let allocation = state.allocations.get(page.allocation)?;
+        let (mut base, mut bytes, mut serial) = (allocation.base, allocation.bytes, allocation.serial);
+        if let Some(chunk) = state.chunks.get(&page.allocation) {
+            let (offset, block) = chunk.block_at(address - allocation.base)?;
+            (base, bytes, serial) = (allocation.base + offset, block.bytes, block.serial);
+        }
         Some(Found {
-            base: allocation.base,
-            bytes: allocation.bytes,
+            base,
+            bytes,
             home: allocation.home,
             context: allocation.context,
-            serial: allocation.serial,
+            serial,
             place: self.place(page.tier, allocation.home),
             page_base: page.address,
             page_bytes: page.bytes,

@@ -42,7 +42,7 @@ enum Outcome {
 impl<D: Device> Pool<D> {
     /// Waits until nothing is in flight in any context that the pool knows. Refuses while a stream is captured.
     pub fn quiesce(&self) -> Result<bool, DriverError> {
-        if self.holding.load(std::sync::atomic::Ordering::SeqCst) {
+        if self.on_hold() {
             return Ok(false);
         }
         let known: Vec<(u8, Context)> = {

@@ -246,6 +246,54 @@ fn a_fault_at_every_call_is_rolled_back() {
 }
 
 #[test]
+fn small_allocations_share_a_page_and_are_allocations_of_their_own() {
+    let pool = pool(&[4], 0, 4, Placement::Home);
+    let first = pool.allocate_small(ask(0, 1000)).unwrap();
+    let second = pool.allocate_small(ask(0, 4000)).unwrap();
+    let other = pool.allocate_small(Request { home: 0, context: 555, bytes: 4000 }).unwrap();
+    assert_eq!((second - first, first % 512), (1024, 0));
+    assert!(other.abs_diff(first) >= G, "contexts do not share");
+    let found = pool.find(second + 3999).unwrap();
+    assert_eq!((found.base, found.bytes, found.context), (second, 4000, 100));
+    assert_eq!(pool.find(first + 1000), None, "between two allocations");
+    assert_eq!(pool.free(second + 512), Freed::Done(Err(DriverError::INVALID_VALUE)));
+    assert_eq!(pool.free(first), Freed::Done(Ok(())));
+    assert_eq!(pool.free(first), Freed::Done(Err(DriverError::INVALID_VALUE)));
+    assert_eq!(pool.allocate_small(ask(0, 1024)).unwrap(), first, "the gap is used again");
+    assert_eq!(pool.free(first), Freed::Done(Ok(())));
+    assert_eq!(pool.free(second), Freed::Done(Ok(())));
+    assert_eq!(pool.find(second), None);
+    assert_eq!(pool.free_context(555, false), 1);
+    check(&pool, &[4, 0]);
+    assert_eq!(pool.snapshot().live, 0);
+}
+
+#[test]
+fn a_full_pool_of_small_allocations_uses_99_percent() {
+    let pool = pool(&[16, 16], 16, 4, Placement::Home);
+    let mut held = 0;
+    let mut addresses = Vec::new();
+    let sizes = [512u64, 100_000, 4096, 65_536, 1_000_000, 30_000];
+    while let Ok(address) = pool.allocate_small(ask(0, sizes[addresses.len() % sizes.len()])) {
+        held += sizes[addresses.len() % sizes.len()];
+        addresses.push(address);
+    }
+    // The rest is filled with ever smaller ones, as a program would.
+    for size in [65_536, 4096, 512] {
+        while let Ok(address) = pool.allocate_small(ask(0, size)) {
+            held += size;
+            addresses.push(address);
+        }
+    }
+    assert!(held * 100 >= 48 * G * 99, "{held} of {}", 48 * G);
+    for address in addresses {
+        assert_eq!(pool.free(address), Freed::Done(Ok(())));
+    }
+    check(&pool, &[16, 16, 16]);
+    assert_eq!(pool.snapshot().live, 0);
+}
+
+#[test]
 fn a_page_moves_with_its_content_and_its_access() {
     let pool = pool(&[8, 8], 8, 4, Placement::Home);
     let base = pool.allocate(ask(0, 8 * G)).unwrap();

@@ -23,6 +23,18 @@ macro_rules! export {
     (submit $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
         pass_on! { $base $symbol $hook $args { crate::gate::pass() } () }
     };
+    (retry $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal
+        ($($arg:ident: $type:ty),*)) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
+            let Some(real) = slots::$symbol.real() else { return slots::$symbol.missing() };
+            // SAFETY: as for a hook.
+            let real = unsafe { std::mem::transmute::<*mut c_void, pointers::$hook>(real) };
+            let _pass = crate::gate::pass();
+            // SAFETY: as for a hook. A call that failed for want of memory has done nothing.
+            crate::start::with_room(|| unsafe { real($($arg),*) })
+        }
+    };
     (wait $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
         pass_on! { $base $symbol $hook $args { } crate::gate::idle_point() }
     };

@@ -124,6 +124,16 @@ impl Engine {
     }
 }
 
+/// Makes a driver call; when the driver has no memory, gives it what the pool keeps and calls once more.
+#[inline]
+pub fn with_room(call: impl Fn() -> CUresult) -> CUresult {
+    let rc = call();
+    if rc == CUDA_ERROR_OUT_OF_MEMORY && engine().is_some_and(|engine| engine.pool.release_kept() > 0) {
+        return call();
+    }
+    rc
+}
+
 /// Called after each successful `cuInit`: starts the engine at the first. The code for the program.
 pub fn start() -> CUresult {
     match STATE.compare_exchange(NEW, STARTING, Ordering::AcqRel, Ordering::Acquire) {

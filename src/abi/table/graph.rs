@@ -70,9 +70,9 @@ macro_rules! rows_graph {
         forward none cuGraphHostNodeGetParams: cuGraphHostNodeGetParams@10000 (a: CUgraphNode, b: *mut c_void);
         forward none cuGraphHostNodeSetParams: cuGraphHostNodeSetParams@10000 (a: CUgraphNode, b: *const c_void);
         forward none cuGraphInstantiate: cuGraphInstantiate@10000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
-        forward none cuGraphInstantiateWithFlags: cuGraphInstantiateWithFlags@11040 (a: *mut CUgraphExec, b: CUgraph, c: u64);
-        forward none cuGraphInstantiateWithParams: cuGraphInstantiateWithParams@12000 / cuGraphInstantiateWithParams_ptsz@12000 (a: *mut CUgraphExec, b: CUgraph, c: *mut c_void);
-        forward none cuGraphInstantiate: cuGraphInstantiate_v2@11000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
+        retry none cuGraphInstantiateWithFlags: cuGraphInstantiateWithFlags@11040 (a: *mut CUgraphExec, b: CUgraph, c: u64);
+        retry none cuGraphInstantiateWithParams: cuGraphInstantiateWithParams@12000 / cuGraphInstantiateWithParams_ptsz@12000 (a: *mut CUgraphExec, b: CUgraph, c: *mut c_void);
+        retry none cuGraphInstantiate: cuGraphInstantiate_v2@11000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
         forward none cuGraphKernelNodeCopyAttributes: cuGraphKernelNodeCopyAttributes@11000 (a: CUgraphNode, b: CUgraphNode);
         forward none cuGraphKernelNodeGetAttribute: cuGraphKernelNodeGetAttribute@11000 (a: CUgraphNode, b: c_int, c: *mut c_void);
         forward none cuGraphKernelNodeGetParams: cuGraphKernelNodeGetParams@10000 (a: CUgraphNode, b: *mut c_void);

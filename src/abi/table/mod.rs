@@ -36,6 +36,9 @@ macro_rules! action {
     (submit) => {
         Action::Submit
     };
+    (retry) => {
+        Action::Retry
+    };
     (wait) => {
         Action::Wait
     };

@@ -7,11 +7,11 @@
 macro_rules! rows_object {
     ($then:ident) => { $then! { object;
         forward none cuArray3DCreate: cuArray3DCreate@2000 (a: *mut CUarray, b: *const c_void);
-        forward none cuArray3DCreate: cuArray3DCreate_v2@3020 (a: *mut CUarray, b: *const c_void);
+        retry none cuArray3DCreate: cuArray3DCreate_v2@3020 (a: *mut CUarray, b: *const c_void);
         forward none cuArray3DGetDescriptor: cuArray3DGetDescriptor@2000 (a: *mut c_void, b: CUarray);
         forward none cuArray3DGetDescriptor: cuArray3DGetDescriptor_v2@3020 (a: *mut c_void, b: CUarray);
         forward none cuArrayCreate: cuArrayCreate@2000 (a: *mut CUarray, b: *const c_void);
-        forward none cuArrayCreate: cuArrayCreate_v2@3020 (a: *mut CUarray, b: *const c_void);
+        retry none cuArrayCreate: cuArrayCreate_v2@3020 (a: *mut CUarray, b: *const c_void);
         forward none cuArrayDestroy: cuArrayDestroy@2000 (a: CUarray);
         forward none cuArrayGetDescriptor: cuArrayGetDescriptor@2000 (a: *mut c_void, b: CUarray);
         forward none cuArrayGetDescriptor: cuArrayGetDescriptor_v2@3020 (a: *mut c_void, b: CUarray);
@@ -36,7 +36,7 @@ macro_rules! rows_object {
         forward none cuLogicalEndpointImport: cuLogicalEndpointImport@13030 (a: u32, b: *const c_void, c: c_int);
         forward none cuLogicalEndpointQuery: cuLogicalEndpointQuery@13030 (a: u32, b: u32, c: *mut c_int);
         forward none cuLogicalEndpointUnbind: cuLogicalEndpointUnbind@13030 (a: u32, b: CUdevice, c: u64, d: u64);
-        forward none cuMipmappedArrayCreate: cuMipmappedArrayCreate@5000 (a: *mut CUmipmappedArray, b: *const c_void, c: c_uint);
+        retry none cuMipmappedArrayCreate: cuMipmappedArrayCreate@5000 (a: *mut CUmipmappedArray, b: *const c_void, c: c_uint);
         forward none cuMipmappedArrayDestroy: cuMipmappedArrayDestroy@5000 (a: CUmipmappedArray);
         forward none cuMipmappedArrayGetLevel: cuMipmappedArrayGetLevel@5000 (a: *mut CUarray, b: CUmipmappedArray, c: c_uint);
         forward none cuMipmappedArrayGetMemoryRequirements: cuMipmappedArrayGetMemoryRequirements@11060 (a: *mut c_void, b: CUmipmappedArray, c: CUdevice);

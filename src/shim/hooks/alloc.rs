@@ -1,9 +1,10 @@
 //! Allocating and freeing.
 
 use vgmem_abi::*;
-use vgmem_engine::{DriverError, Freed, Request};
-use vgmem_policy::round_up;
+use vgmem_engine::{DriverError, Freed, Pool, Request};
+use vgmem_policy::{GRANULE, round_up};
 
+use crate::real::Driver;
 use crate::start::{Engine, engine};
 use crate::{ledger, report};
 
@@ -31,7 +32,9 @@ pub unsafe fn cuMemAlloc_v2(
             return rc;
         }
     }
-    match pooled(engine, bytes as u64) {
+    // Small ones come here when the driver has no room: they share pages.
+    let make = if (bytes as u64) < GRANULE { Pool::allocate_small } else { Pool::allocate };
+    match pooled(engine, bytes as u64, make) {
         None => forward(),
         Some(Err(error)) => error.code(),
         Some(Ok(found)) => {
@@ -62,7 +65,7 @@ pub unsafe fn cuMemAllocPitch_v2(
     if bytes == 0 || bytes < engine.settings.min_alloc {
         return forward();
     }
-    match pooled(engine, bytes) {
+    match pooled(engine, bytes, Pool::allocate) {
         None => forward(),
         Some(Err(error)) => error.code(),
         Some(Ok(found)) => {
@@ -117,14 +120,18 @@ pub unsafe fn cuMemFreeAsync(
 
 /// An allocation from the pool for the current context; `None` where the driver shall answer: no context is
 /// current, or its GPU is not in the pool.
-fn pooled(engine: &Engine, bytes: u64) -> Option<Result<u64, DriverError>> {
+fn pooled(
+    engine: &Engine,
+    bytes: u64,
+    make: impl Fn(&Pool<Driver>, Request) -> Result<u64, DriverError>,
+) -> Option<Result<u64, DriverError>> {
     let (context, home) = engine.current()?;
     let gpu = engine.gpus.get(home as usize)?;
     if !gpu.pooled {
         return None;
     }
     ledger::note_home(gpu.key);
-    let answer = engine.pool.allocate(Request { home, context, bytes });
+    let answer = make(&engine.pool, Request { home, context, bytes });
     match answer {
         Ok(address) => log::debug!("{bytes} bytes for GPU {home} at {address:#x}"),
         Err(DriverError::OUT_OF_MEMORY) => report::out_of_memory(engine, home, bytes),

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use vgmem_abi::*;
 
 use crate::real::Functions;
-use crate::start::{Engine, engine};
+use crate::start::{Engine, engine, with_room};
 
 /// Offset and size of each parameter of a function; empty and `known` false where the driver cannot say.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ pub unsafe fn cuLaunchKernelEx(
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
     unsafe { prepare(function, params, extra) };
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(config, function, params, extra) }
+    with_room(|| unsafe { real(config, function, params, extra) })
 }
 
 /// `cuLaunchCooperativeKernel`.
@@ -82,7 +82,9 @@ pub unsafe fn cuLaunchCooperativeKernel(
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
     unsafe { prepare(function, params, std::ptr::null_mut()) };
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params) }
+    with_room(|| unsafe {
+        real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params)
+    })
 }
 
 /// `cuModuleUnload`: its functions' handles may come back.

@@ -1,0 +1,123 @@
+//! Small allocations in shared pages, for when the driver has no room for them itself.
+//!
+//! A chunk is an ordinary allocation of one granule that is cut into blocks. Blocks of one context share a chunk,
+//! so that the chunk ends with the context.
+
+use std::collections::BTreeMap;
+
+use vgmem_policy::GRANULE;
+
+use crate::device::{Device, DriverError};
+use crate::free::Freed;
+use crate::pool::{Pool, Request, State};
+
+/// Blocks begin at multiples of this, as programs expect of `cuMemAlloc` (API: 256 promised, 512 assumed).
+const ALIGN: u64 = 512;
+
+/// One block, by its offset in the chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    /// Bytes asked for.
+    pub(crate) bytes: u64,
+    /// Number that no other allocation of the process has.
+    pub(crate) serial: u64,
+}
+
+/// The blocks of one chunk.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl Chunk {
+    /// The block that holds the byte at `offset`, and where it begins.
+    pub(crate) fn block_at(&self, offset: u64) -> Option<(u64, Block)> {
+        let (&start, &block) = self.blocks.range(..=offset).next_back()?;
+        (offset < start + block.bytes).then_some((start, block))
+    }
+
+    /// The first gap of `bytes` bytes.
+    fn gap(&self, bytes: u64) -> Option<u64> {
+        let mut start = 0;
+        for (&offset, block) in &self.blocks {
+            if offset - start >= bytes {
+                return Some(start);
+            }
+            start = (offset + block.bytes).next_multiple_of(ALIGN);
+        }
+        (start + bytes <= GRANULE).then_some(start)
+    }
+}
+
+impl<D: Device> Pool<D> {
+    /// Makes a small allocation (less than 2 MiB) in a page shared with others of its context.
+    pub fn allocate_small(&self, request: Request) -> Result<u64, DriverError> {
+        if request.bytes > GRANULE / 2 {
+            return self.allocate(request);
+        }
+        if let Some(address) = self.place_block(&mut self.lock(), request) {
+            return Ok(address);
+        }
+        let base = self.allocate(Request { bytes: GRANULE, ..request })?;
+        let mut state = self.lock();
+        // Another thread may have made a chunk meanwhile; one too many is empty until the next block.
+        if let Some(slot) = self.slot_of(&state, base) {
+            state.chunks.insert(slot, Chunk::default());
+        }
+        self.place_block(&mut state, request).ok_or(DriverError::OUT_OF_MEMORY)
+    }
+
+    fn place_block(&self, state: &mut State, request: Request) -> Option<u64> {
+        let State { chunks, allocations, serial, .. } = state;
+        for (&slot, chunk) in chunks.iter_mut() {
+            let Some(allocation) = allocations.get(slot) else { continue };
+            if (allocation.home, allocation.context) != (request.home, request.context) {
+                continue;
+            }
+            if let Some(offset) = chunk.gap(request.bytes) {
+                *serial += 1;
+                chunk.blocks.insert(offset, Block { bytes: request.bytes, serial: *serial });
+                return Some(allocation.base + offset);
+            }
+        }
+        None
+    }
+
+    /// The allocation that holds a pooled address.
+    pub(crate) fn slot_of(&self, state: &State, address: u64) -> Option<u32> {
+        let page = state.pages.get(self.map.lookup(address)?.0)?;
+        state.allocations.get(page.allocation).map(|_| page.allocation)
+    }
+
+    /// Frees a block after the work that may use it; `None` where `slot` is no chunk.
+    pub(crate) fn free_block(&self, slot: u32, address: u64) -> Option<Freed> {
+        let invalid = Some(Freed::Done(Err(DriverError::INVALID_VALUE)));
+        let waits = {
+            let state = self.lock();
+            let chunk = state.chunks.get(&slot)?;
+            let Some(allocation) = state.allocations.get(slot) else { return invalid };
+            if !chunk.blocks.contains_key(&(address - allocation.base)) {
+                return invalid;
+            }
+            self.waits(&state, allocation)
+        };
+        // The block stays taken until nothing uses it: nobody else gets it meanwhile.
+        let drained = if self.on_hold() { Ok(()) } else { self.wait_for(waits) };
+        let mut state = self.lock();
+        let State { chunks, allocations, .. } = &mut *state;
+        let (Some(chunk), Some(allocation)) = (chunks.get_mut(&slot), allocations.get(slot)) else {
+            return invalid;
+        };
+        if self.on_hold() || chunk.blocks.remove(&(address - allocation.base)).is_none() {
+            // During a capture nothing can be waited for: the block is given up until its context ends.
+            return Some(Freed::Done(drained));
+        }
+        if !chunk.blocks.is_empty() {
+            return Some(Freed::Done(drained));
+        }
+        state.chunks.remove(&slot);
+        let Some(allocation) = self.withdraw(&mut state, slot) else { return invalid };
+        drop(state);
+        Some(Freed::Done(self.retire(allocation).and(drained)))
+    }
+}
