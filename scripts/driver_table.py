@@ -154,9 +154,10 @@ def generate(include):
             for pt in ("_ptds", "_ptsz"):
                 if symbol + pt in symbols:
                     twin = symbol + pt
+                    every = [v for v, _, q in threaded if q == pt]
                     same = [v for v, p, q in threaded if q == pt and p == params]
                     # A twin came with its ABI, or later, when per-thread streams came.
-                    twin_version = version if version in same else max(same or [v for v, _, q in threaded if q == pt])
+                    twin_version = version if version in every else max(same or every)
             names = "abcdefghijklmnop"
             types = [rust_type(strip_name(p), enums) for p in params]
             text = ", ".join(f"{n}: {t}" for n, t in zip(names, types))

@@ -67,7 +67,7 @@ macro_rules! rows_execution {
         forward none cuParamSeti: cuParamSeti@2000 (a: CUfunction, b: c_int, c: c_uint);
         forward none cuParamSetv: cuParamSetv@2000 (a: CUfunction, b: c_int, c: *mut c_void, d: c_uint);
         forward sim cuStreamAddCallback: cuStreamAddCallback@5000 / cuStreamAddCallback_ptsz@7000 (a: CUstream, b: CUstreamCallback, c: *mut c_void, d: c_uint);
-        submit none cuStreamBatchMemOp: cuStreamBatchMemOp@8000 / cuStreamBatchMemOp_ptsz@11070 (a: CUstream, b: c_uint, c: *mut c_void, d: c_uint);
+        submit none cuStreamBatchMemOp: cuStreamBatchMemOp@8000 / cuStreamBatchMemOp_ptsz@8000 (a: CUstream, b: c_uint, c: *mut c_void, d: c_uint);
         submit none cuStreamBatchMemOp: cuStreamBatchMemOp_v2@11070 / cuStreamBatchMemOp_v2_ptsz@11070 (a: CUstream, b: c_uint, c: *mut c_void, d: c_uint);
         retry sim cuStreamCreate: cuStreamCreate@2000 (a: *mut CUstream, b: c_uint);
         retry sim cuStreamCreateWithPriority: cuStreamCreateWithPriority@5050 (a: *mut CUstream, b: c_uint, c: c_int);

@@ -8,15 +8,24 @@ use crate::start::engine;
 pub type Range = (CUdeviceptr, usize);
 
 /// The current GPU is about to use these ranges. In a program on one GPU it has access already.
+///
+/// False where a range begins in the arena but in no allocation: the program has freed it. It may still be mapped,
+/// kept for the next allocation, so the driver would not notice.
 #[inline]
-pub fn give(ranges: &[Range]) {
-    if let Some(engine) = engine()
-        && let Some(gpu) = engine.current_of_several()
-    {
+#[must_use]
+pub fn give(ranges: &[Range]) -> bool {
+    let Some(engine) = engine() else { return true };
+    for &(address, bytes) in ranges {
+        if bytes > 0 && engine.pool.in_arena(address) && engine.pool.lookup(address).is_none() {
+            return false;
+        }
+    }
+    if let Some(gpu) = engine.current_of_several() {
         for &(address, bytes) in ranges {
             engine.pool.use_range(gpu, address, bytes as u64);
         }
     }
+    true
 }
 
 /// The GPU of `context` may be about to use these ranges.

@@ -62,8 +62,10 @@ macro_rules! structures {
             real: pointers::$name, $copy: *const $type, $($stream: CUstream)?
         ) -> CUresult {
             // SAFETY: NULL, or the structure that the driver is about to read.
-            if let Some($copy) = unsafe { $copy.as_ref() } {
-                $ranges;
+            if let Some($copy) = unsafe { $copy.as_ref() }
+                && !$ranges
+            {
+                return CUDA_ERROR_INVALID_VALUE;
             }
             // SAFETY: the program's own call, unchanged.
             unsafe { real($copy, $($stream)?) }
@@ -72,10 +74,11 @@ macro_rules! structures {
 }
 
 /// Gives both contexts of a peer copy access to both sides.
-fn peers(copy: &CUDA_MEMCPY3D_PEER) {
+fn peers(copy: &CUDA_MEMCPY3D_PEER) -> bool {
     let ranges = sides!(copy);
     give_to_context(copy.srcContext, &ranges);
     give_to_context(copy.dstContext, &ranges);
+    give(&ranges)
 }
 
 structures! {
@@ -95,13 +98,13 @@ structures! {
     cuMemcpy3DPeerAsync(copy: CUDA_MEMCPY3D_PEER, stream) gives peers(copy);
 }
 
-/// Gives access to every copy of a batch.
+/// Gives access to every copy of a batch; false as [`give`].
 ///
 /// # Safety
 /// Each array is NULL or holds `count` entries.
-unsafe fn batch(to: *const CUdeviceptr, from: *const CUdeviceptr, sizes: *const usize, count: usize) {
+unsafe fn batch(to: *const CUdeviceptr, from: *const CUdeviceptr, sizes: *const usize, count: usize) -> bool {
     if to.is_null() || from.is_null() || sizes.is_null() {
-        return;
+        return true;
     }
     // SAFETY: by contract.
     let (to, from, sizes) = unsafe {
@@ -111,9 +114,7 @@ unsafe fn batch(to: *const CUdeviceptr, from: *const CUdeviceptr, sizes: *const 
             slice::from_raw_parts(sizes, count),
         )
     };
-    for ((&to, &from), &bytes) in to.iter().zip(from).zip(sizes) {
-        give(&[(to, bytes), (from, bytes)]);
-    }
+    to.iter().zip(from).zip(sizes).all(|((&to, &from), &bytes)| give(&[(to, bytes), (from, bytes)]))
 }
 
 /// `cuMemcpyBatchAsync`, first ABI.
@@ -130,7 +131,9 @@ pub unsafe fn cuMemcpyBatchAsync(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same arrays.
-    unsafe { batch(to, from, sizes, count) };
+    if !unsafe { batch(to, from, sizes, count) } {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the program's own call, unchanged.
     unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, failed, stream) }
 }
@@ -148,7 +151,9 @@ pub unsafe fn cuMemcpyBatchAsync_v2(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same arrays.
-    unsafe { batch(to, from, sizes, count) };
+    if !unsafe { batch(to, from, sizes, count) } {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the program's own call, unchanged.
     unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, stream) }
 }
@@ -176,12 +181,13 @@ const OPERAND_IS_ADDRESS: c_int = 1;
 
 /// # Safety
 /// `boxes` is NULL or holds `count` boxes.
-unsafe fn boxes(boxes: *const c_void, count: usize) {
+unsafe fn boxes(boxes: *const c_void, count: usize) -> bool {
     if boxes.is_null() {
-        return;
+        return true;
     }
     // SAFETY: by contract.
-    for one in unsafe { slice::from_raw_parts(boxes.cast::<BatchBox>(), count) } {
+    let list = unsafe { slice::from_raw_parts(boxes.cast::<BatchBox>(), count) };
+    list.iter().all(|one| {
         let [width, rows, depth] = one.size;
         let side = |operand: &Operand| {
             if operand.kind != OPERAND_IS_ADDRESS {
@@ -192,8 +198,8 @@ unsafe fn boxes(boxes: *const c_void, count: usize) {
             let layer = if operand.layer == 0 { rows } else { operand.layer };
             covered(operand.address, [0; 3], [row, layer], [width, rows, depth])
         };
-        give(&[side(&one.operands[0]), side(&one.operands[1])]);
-    }
+        give(&[side(&one.operands[0]), side(&one.operands[1])])
+    })
 }
 
 /// `cuMemcpy3DBatchAsync`, first ABI.
@@ -206,7 +212,9 @@ pub unsafe fn cuMemcpy3DBatchAsync(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same list.
-    unsafe { boxes(list, count) };
+    if !unsafe { boxes(list, count) } {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the program's own call, unchanged.
     unsafe { real(count, list, failed, flags, stream) }
 }
@@ -220,7 +228,9 @@ pub unsafe fn cuMemcpy3DBatchAsync_v2(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same list.
-    unsafe { boxes(list, count) };
+    if !unsafe { boxes(list, count) } {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the program's own call, unchanged.
     unsafe { real(count, list, flags, stream) }
 }
@@ -233,7 +243,9 @@ pub unsafe fn cuMemcpy3DWithAttributesAsync(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: NULL, or one box that the driver is about to read.
-    unsafe { boxes(one, 1) };
+    if !unsafe { boxes(one, 1) } {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the program's own call, unchanged.
     unsafe { real(one, flags, stream) }
 }

@@ -12,7 +12,9 @@ macro_rules! give_access {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) uses $($address:ident[$bytes:expr])*;)*) => { $(
         $(#[$doc])*
         pub unsafe fn $name(real: pointers::$name, $($arg: $type),*) -> CUresult {
-            give(&[$(($address, $bytes)),*]);
+            if !give(&[$(($address, $bytes)),*]) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
             // SAFETY: the program's own call, unchanged.
             unsafe { real($($arg),*) }
         }
@@ -91,6 +93,9 @@ pub unsafe fn cuMemcpyPeer(
     from_context: CUcontext,
     bytes: usize,
 ) -> CUresult {
+    if !give(&[(to, bytes), (from, bytes)]) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // Either GPU may run the copy, so both need both ranges.
     give_to_context(to_context, &[(to, bytes), (from, bytes)]);
     give_to_context(from_context, &[(to, bytes), (from, bytes)]);
@@ -108,6 +113,9 @@ pub unsafe fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: CUstream,
 ) -> CUresult {
+    if !give(&[(to, bytes), (from, bytes)]) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // Either GPU may run the copy, so both need both ranges.
     give_to_context(to_context, &[(to, bytes), (from, bytes)]);
     give_to_context(from_context, &[(to, bytes), (from, bytes)]);

@@ -69,6 +69,12 @@ pub unsafe fn cuDeviceTotalMem_v2(
     rc
 }
 
+/// What the driver is asked about an address that is not pooled. One of the arena was freed, and may still be
+/// mapped: the driver shall answer as for memory that does not exist.
+fn known_to_driver(address: CUdeviceptr) -> CUdeviceptr {
+    if engine().is_some_and(|engine| engine.pool.in_arena(address)) { 0 } else { address }
+}
+
 /// `cuMemGetAddressRange`: the allocation, not the page.
 pub unsafe fn cuMemGetAddressRange_v2(
     real: pointers::cuMemGetAddressRange_v2,
@@ -77,8 +83,8 @@ pub unsafe fn cuMemGetAddressRange_v2(
     address: CUdeviceptr,
 ) -> CUresult {
     let Some(found) = engine().and_then(|engine| engine.pool.find(address)) else {
-        // SAFETY: the program's own call, unchanged.
-        return unsafe { real(base, bytes, address) };
+        // SAFETY: the program's own call.
+        return unsafe { real(base, bytes, known_to_driver(address)) };
     };
     // SAFETY: the driver writes what is not NULL, too.
     unsafe {
@@ -143,9 +149,12 @@ pub unsafe fn cuPointerGetAttribute(
     address: CUdeviceptr,
 ) -> CUresult {
     let found = if data.is_null() { None } else { engine().and_then(|engine| engine.pool.find(address)) };
-    match found.and_then(|found| answer(attribute, &found, address)) {
-        // SAFETY: the program's own call, unchanged.
-        None => unsafe { real(data, attribute, address) },
+    match found.as_ref().and_then(|found| answer(attribute, found, address)) {
+        // Pooled, and the driver's answer about the page is right.
+        // SAFETY: the program's own call.
+        None if found.is_some() => unsafe { real(data, attribute, address) },
+        // SAFETY: the program's own call.
+        None => unsafe { real(data, attribute, known_to_driver(address)) },
         // SAFETY: not NULL; the driver writes as many bytes for this attribute, here too although it fails.
         Some(Answer::Invalid) => unsafe {
             data.cast::<u64>().write_unaligned(0);
@@ -172,12 +181,15 @@ pub unsafe fn cuPointerGetAttributes(
     data: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> CUresult {
+    let Some(found) = engine().and_then(|engine| engine.pool.find(address)) else {
+        // SAFETY: the program's own call.
+        return unsafe { real(count, attributes, data, known_to_driver(address)) };
+    };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(count, attributes, data, address) };
     if rc != CUDA_SUCCESS {
         return rc;
     }
-    let Some(found) = engine().and_then(|engine| engine.pool.find(address)) else { return rc };
     for index in 0..count as usize {
         // SAFETY: the driver has just read `count` entries of both arrays, and written to each target as many
         // bytes as its attribute has.
