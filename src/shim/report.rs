@@ -140,7 +140,8 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
         .collect();
     let remarks: Vec<String> = remarks(engine, snapshot).iter().map(|line| quoted(line)).collect();
     format!(
-        "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\"live\":{},\"moved\":{},\"lost\":{},\
+        "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\
+         \"live\":{},\"moved\":{},\"lost\":{},\
          \"gpus\":[{}],\"host\":{{{}}},\"hooks\":{},\"given\":{},\"reached\":[{}],\"remarks\":[{}]}}\n",
         fork::process(),
         engine.pool.config().page_bytes,

@@ -128,6 +128,9 @@ fn answer(attribute: c_int, found: &Found, address: CUdeviceptr) -> Option<Answe
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Answer::Long(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => Answer::Invalid,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Answer::Word(u32::from(found.home)),
+        // As memory of `cuMemAlloc` says, although no handle can be had yet: NCCL falls back cleanly when asking
+        // for one fails, and gives up when neither this nor a physical handle is there.
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => Answer::Word(1),
         CU_POINTER_ATTRIBUTE_BUFFER_ID => Answer::Long(BUFFER_IDS + found.serial),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
             Answer::Long(found.base)
