@@ -7,6 +7,7 @@ mod access;
 mod allocate;
 mod device;
 mod free;
+mod gate;
 mod map;
 mod pool;
 mod relocate;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use device::{Context, Device, DriverError, Handle, Place};
 pub use free::Freed;
+pub use gate::Gate;
 pub use map::{PageId, PageMap};
 pub use pool::{Config, Found, GpuConfig, Pool, Request};
 pub use snapshot::{Snapshot, TierUse};

@@ -7,8 +7,10 @@
 //!
 //! Without moves (today: without `VGMEM_CHAOS`) the gate is off and a pass costs one load.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use vgmem_engine::Gate;
 
 use crate::start::{Engine, engine};
 
@@ -16,8 +18,7 @@ use crate::start::{Engine, engine};
 const PATIENCE: Duration = Duration::from_millis(20);
 
 static ON: AtomicBool = AtomicBool::new(false);
-static CLOSED: AtomicBool = AtomicBool::new(false);
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
+static GATE: Gate = Gate::new();
 
 /// Turns the gate on, before the program's first submission.
 pub fn turn_on() {
@@ -33,7 +34,7 @@ impl Drop for Pass {
     #[inline]
     fn drop(&mut self) {
         if self.counted {
-            INSIDE.fetch_sub(1, Ordering::SeqCst);
+            GATE.leave();
         }
     }
 }
@@ -48,32 +49,26 @@ pub fn pass() -> Pass {
 fn counted_pass() -> Pass {
     let Some(engine) = engine() else { return Pass { counted: false } };
     engine.current(); // a mover waits in every context that submits: this one must be known
-    loop {
-        INSIDE.fetch_add(1, Ordering::SeqCst);
-        if !CLOSED.load(Ordering::SeqCst) {
-            return Pass { counted: true };
-        }
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-        while CLOSED.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+    while !GATE.enter() {
+        std::thread::yield_now();
     }
+    Pass { counted: true }
 }
 
 /// Runs `work` while nothing can be submitted; whether it ran.
 fn closed(work: impl FnOnce()) -> bool {
-    if CLOSED.swap(true, Ordering::SeqCst) {
+    if !GATE.close() {
         return false; // another thread is moving pages
     }
     let start = Instant::now();
-    while INSIDE.load(Ordering::SeqCst) != 0 && start.elapsed() < PATIENCE {
+    while !GATE.is_empty() && start.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
-    let all_out = INSIDE.load(Ordering::SeqCst) == 0;
+    let all_out = GATE.is_empty();
     if all_out {
         work();
     }
-    CLOSED.store(false, Ordering::SeqCst);
+    GATE.open();
     all_out
 }
 

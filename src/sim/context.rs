@@ -180,6 +180,7 @@ impl Machine {
     }
 
     fn end_context(&self, context: &Context) {
+        self.forget_captures(context.handle);
         self.scheduler.wait_for_context(context.handle);
         lock(&self.memory).free_context(context.handle);
         let mut objects = lock(&self.objects);

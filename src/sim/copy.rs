@@ -1,14 +1,14 @@
-//! Copies and memsets.
+//! Copies: lines, rectangles, boxes.
 
 use crate::context::Context;
 use crate::exec::Exec;
 use crate::machine::Machine;
-use crate::memory::{Cover, Reach, Wanted};
+use crate::memory::{Cover, Memory, Reach, Wanted};
 use crate::scheduler::Work;
 use crate::stream::{Destination, StreamRef};
+use crate::task::Task;
 use crate::util::{Answer, lock};
 use std::ptr;
-use std::sync::Arc;
 use vgmem_abi::*;
 
 /// Pageable memory up to this size is taken at once: the program may change it after the call.
@@ -25,59 +25,178 @@ pub enum Transfer {
     OnDevice,
     /// Found out from the addresses.
     Unified,
-    /// Between the memories of two contexts.
+    /// Between the memories of two contexts; 0 is the current one.
     Peer(u64, u64),
+    /// The same, either side from anywhere.
+    PeerUnified(u64, u64),
 }
 
-/// A memset: `height` rows of `width` elements, `pitch` bytes apart.
-#[derive(Clone, Copy, Debug)]
-pub struct Fill {
-    /// First row.
+/// One side of a copy: its first byte, and the bytes from row to row and from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Address of the first byte.
     pub address: u64,
     /// Bytes from row to row.
     pub pitch: u64,
-    /// Bytes of an element: 1, 2 or 4.
-    pub unit: u64,
-    /// The element.
-    pub value: u32,
-    /// Elements of a row.
-    pub width: u64,
-    /// Number of rows.
-    pub height: u64,
+    /// Bytes from layer to layer.
+    pub layer: u64,
 }
 
-struct Plan {
-    to: u64,
-    from: u64,
-    size: u64,
+/// What is copied: `depth` layers of `rows` rows of `width` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Where to.
+    pub to: Side,
+    /// Where from.
+    pub from: Side,
+    /// Bytes of a row.
+    pub width: u64,
+    /// Rows of a layer.
+    pub rows: u64,
+    /// Layers.
+    pub depth: u64,
+}
+
+impl Side {
+    /// Address of one row; the shape's end was checked to be an address.
+    fn row(&self, row: u64, layer: u64) -> u64 {
+        self.address + layer * self.layer + row * self.pitch
+    }
+
+    /// Bytes from the first byte to the last that `shape` covers here.
+    fn span(&self, shape: &Shape) -> Option<u64> {
+        let layers = self.layer.checked_mul(shape.depth - 1)?;
+        let rows = self.pitch.checked_mul(shape.rows - 1)?;
+        let span = layers.checked_add(rows)?.checked_add(shape.width)?;
+        self.address.checked_add(span).map(|_| span)
+    }
+}
+
+impl Shape {
+    /// A copy of `size` bytes in a row.
+    pub fn line(to: u64, from: u64, size: u64) -> Shape {
+        let side = |address| Side { address, pitch: size, layer: size };
+        Shape { to: side(to), from: side(from), width: size, rows: 1, depth: 1 }
+    }
+
+    /// Rows that follow each other without a gap on both sides are one row.
+    fn joined(mut self) -> Shape {
+        let tight = |side: &Side| side.pitch == self.width || self.rows == 1;
+        if self.rows > 1 && tight(&self.to) && tight(&self.from) {
+            self.width *= self.rows;
+            self.rows = 1;
+        }
+        let tight = |side: &Side| side.layer == self.width;
+        if self.rows == 1 && self.depth > 1 && tight(&self.to) && tight(&self.from) {
+            self.width *= self.depth;
+            self.depth = 1;
+        }
+        self
+    }
+}
+
+/// A copy that was checked.
+#[derive(Clone, Copy)]
+pub(crate) struct CopyCall {
+    pub shape: Shape,
     reach: Reach,
 }
 
-impl Plan {
-    fn run(&self, exec: &Exec) -> Answer {
-        let lost = |_| CUDA_ERROR_ILLEGAL_ADDRESS;
-        exec.lease(self.from, self.size, self.reach, Wanted::Read).map_err(lost)?;
-        exec.lease(self.to, self.size, self.reach, Wanted::Write).map_err(lost)?;
-        let from = ptr::with_exposed_provenance::<u8>(self.from as usize);
-        let to = ptr::with_exposed_provenance_mut::<u8>(self.to as usize);
-        // SAFETY: both ranges are mapped, or are memory of the program that it named in the call;
-        // the lease keeps mappings in place until the operation ends.
-        unsafe { ptr::copy(from, to, self.size as usize) };
+impl CopyCall {
+    /// Runs the copy.
+    pub fn run(&self, exec: &Exec) -> Answer {
+        let (shape, lost) = (&self.shape, |_| CUDA_ERROR_ILLEGAL_ADDRESS);
+        for layer in 0..shape.depth {
+            for row in 0..shape.rows {
+                let (from, to) = (shape.from.row(row, layer), shape.to.row(row, layer));
+                exec.lease(from, shape.width, self.reach, Wanted::Read).map_err(lost)?;
+                exec.lease(to, shape.width, self.reach, Wanted::Write).map_err(lost)?;
+                let from = ptr::with_exposed_provenance::<u8>(from as usize);
+                let to = ptr::with_exposed_provenance_mut::<u8>(to as usize);
+                // SAFETY: both ranges are mapped, or are memory of the program that it named in the
+                // call; the lease keeps mappings in place until the operation ends.
+                unsafe { ptr::copy(from, to, shape.width as usize) };
+            }
+        }
         Ok(())
     }
+}
+
+/// What the check of a copy found.
+pub(crate) struct Checked {
+    pub call: CopyCall,
+    from_program: bool,
+    to_program: bool,
+    /// One side is memory of the host.
+    host_side: bool,
+    /// The program wants copies of this memory to be waited for.
+    forced: bool,
+}
+
+/// Whether the side is memory of the program that the driver does not know.
+fn pageable(memory: &Memory, side: &Side, shape: &Shape, reach: Reach, wanted: Wanted) -> Answer<bool> {
+    let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if let Ok(cover) = memory.cover(side.address, span, reach, wanted) {
+        return Ok(cover == Cover::Pageable);
+    }
+    // The gaps between the rows need not be there.
+    for layer in 0..shape.depth {
+        for row in 0..shape.rows {
+            let found = memory.cover(side.row(row, layer), shape.width, reach, wanted);
+            if found.map_err(|_| CUDA_ERROR_INVALID_VALUE)? == Cover::Pageable {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+        }
+    }
+    Ok(false)
 }
 
 impl Machine {
     fn copy_reach(&self, context: &Context, transfer: Transfer) -> Answer<Reach> {
         let mut devices = 1 << context.device;
         let mut owner = false;
-        if let Transfer::Peer(to, from) = transfer {
-            for handle in [to, from] {
+        if let Transfer::Peer(to, from) | Transfer::PeerUnified(to, from) = transfer {
+            for handle in [to, from].into_iter().filter(|handle| *handle != 0) {
                 devices |= 1 << self.context(handle)?.device;
             }
             owner = true;
         }
         Ok(Reach { devices, allocations: u64::MAX, owner, pageable: true })
+    }
+
+    /// Checks a copy; nothing to do is `None`.
+    pub(crate) fn check_copy(
+        &self,
+        transfer: Transfer,
+        shape: Shape,
+        context: &Context,
+    ) -> Answer<Option<Checked>> {
+        let reach = self.copy_reach(context, transfer)?;
+        if shape.width == 0 || shape.rows == 0 || shape.depth == 0 {
+            return Ok(None);
+        }
+        for side in [&shape.from, &shape.to] {
+            side.span(&shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        }
+        let shape = shape.joined();
+        let memory = lock(&self.memory);
+        let from_program = pageable(&memory, &shape.from, &shape, reach, Wanted::Read)?;
+        let to_program = pageable(&memory, &shape.to, &shape, reach, Wanted::Write)?;
+        let ends = [shape.from.address, shape.to.address];
+        let host_side = from_program || to_program || ends.iter().any(|end| memory.on_host(*end));
+        let forced = ends.iter().any(|end| memory.sync_memops(*end));
+        drop(memory);
+        let possible = match transfer {
+            Transfer::ToDevice => !to_program,
+            Transfer::FromDevice => !from_program,
+            Transfer::OnDevice | Transfer::Peer(..) => !from_program && !to_program,
+            Transfer::Unified | Transfer::PeerUnified(..) => true,
+        };
+        let call = CopyCall { shape, reach };
+        match possible {
+            true => Ok(Some(Checked { call, from_program, to_program, host_side, forced })),
+            false => Err(CUDA_ERROR_INVALID_VALUE),
+        }
     }
 
     /// Copies `size` bytes; a `synchronous` copy waits where the driver's does.
@@ -90,109 +209,55 @@ impl Machine {
         stream: StreamRef,
         synchronous: bool,
     ) -> Answer {
+        self.copy_shape(transfer, Shape::line(to, from, size), stream, synchronous)
+    }
+
+    /// Copies a rectangle or a box.
+    pub fn copy_shape(
+        &'static self,
+        transfer: Transfer,
+        shape: Shape,
+        stream: StreamRef,
+        synchronous: bool,
+    ) -> Answer {
         let destination = self.destination(stream)?;
-        let context = destination.context.clone();
-        let reach = self.copy_reach(&context, transfer)?;
-        if size == 0 {
-            return Ok(());
+        let Some(checked) = self.check_copy(transfer, shape, &destination.context)? else { return Ok(()) };
+        let Checked { call, from_program, to_program, .. } = checked;
+        if self.is_captured(destination.lane) {
+            if synchronous {
+                return Err(self.refuse_in(destination.lane));
+            }
+            return self.put(&destination, Task::Copy(call)).map(|_| ());
         }
-        let memory = lock(&self.memory);
-        let denied = |_| CUDA_ERROR_INVALID_VALUE;
-        let source = memory.cover(from, size, reach, Wanted::Read).map_err(denied)?;
-        let target = memory.cover(to, size, reach, Wanted::Write).map_err(denied)?;
-        let (from_program, to_program) = (source == Cover::Pageable, target == Cover::Pageable);
-        let host_side = from_program || to_program || memory.on_host(from) || memory.on_host(to);
-        let forced = memory.sync_memops(from) || memory.sync_memops(to);
-        drop(memory);
-        let possible = match transfer {
-            Transfer::ToDevice => !to_program,
-            Transfer::FromDevice => !from_program,
-            Transfer::OnDevice | Transfer::Peer(..) => !from_program && !to_program,
-            Transfer::Unified => true,
-        };
-        if !possible {
-            return Err(CUDA_ERROR_INVALID_VALUE);
+        let small = call.shape.rows == 1 && call.shape.depth == 1 && call.shape.width <= STAGED;
+        if from_program && !to_program && small && !synchronous {
+            return self.copy_staged(&destination, call);
         }
-        let plan = Plan { to, from, size, reach };
-        if from_program && !to_program && size <= STAGED && !synchronous {
-            return self.copy_staged(&destination, plan);
-        }
-        let job = Work::Device(Box::new(move |exec| plan.run(exec)));
-        let operation = self.submit(&context, destination.lane, &[], job)?;
-        if from_program || to_program || forced || synchronous && host_side {
-            self.scheduler.wait(operation);
-            return context.check();
+        let operation = self.put(&destination, Task::Copy(call))?;
+        if from_program || to_program || checked.forced || synchronous && checked.host_side {
+            self.scheduler.wait(operation.unwrap_or(0));
+            return destination.context.check();
         }
         Ok(())
     }
 
     /// A small copy from memory of the program, which is read before the call returns.
-    fn copy_staged(&'static self, destination: &Destination, plan: Plan) -> Answer {
-        let mut stage = vec![0_u8; plan.size as usize];
-        let from = ptr::with_exposed_provenance::<u8>(plan.from as usize);
+    fn copy_staged(&'static self, destination: &Destination, call: CopyCall) -> Answer {
+        let CopyCall { shape, reach } = call;
+        let mut stage = vec![0_u8; shape.width as usize];
+        let from = ptr::with_exposed_provenance::<u8>(shape.from.address as usize);
         // SAFETY: the program says that it owns this memory, exactly as to a real driver.
         unsafe { ptr::copy_nonoverlapping(from, stage.as_mut_ptr(), stage.len()) };
         let job = move |exec: &Exec| {
             let lost = |_| CUDA_ERROR_ILLEGAL_ADDRESS;
-            exec.lease(plan.to, plan.size, plan.reach, Wanted::Write).map_err(lost)?;
-            let to = ptr::with_exposed_provenance_mut::<u8>(plan.to as usize);
+            exec.lease(shape.to.address, shape.width, reach, Wanted::Write).map_err(lost)?;
+            let to = ptr::with_exposed_provenance_mut::<u8>(shape.to.address as usize);
             // SAFETY: the target is mapped and held; the stage has exactly that many bytes.
             unsafe { ptr::copy_nonoverlapping(stage.as_ptr(), to, stage.len()) };
             Ok(())
         };
+        self.not_legacy_beside_capture(destination)?;
         self.submit(&destination.context, destination.lane, &[], Work::Device(Box::new(job)))?;
         Ok(())
     }
-
-    /// Sets memory.
-    pub fn fill(&'static self, fill: Fill, stream: StreamRef, synchronous: bool) -> Answer {
-        let destination = self.destination(stream)?;
-        let context: Arc<Context> = destination.context.clone();
-        let row = fill.width.checked_mul(fill.unit).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if fill.width == 0 || fill.height == 0 {
-            return Ok(());
-        }
-        let many = fill.height > 1;
-        let bad_pitch = many && (fill.pitch < row || !fill.pitch.is_multiple_of(fill.unit));
-        if !fill.address.is_multiple_of(fill.unit) || bad_pitch {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let rows = fill.pitch.checked_mul(fill.height - 1).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        fill.address.checked_add(rows).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let devices = 1 << context.device;
-        let reach = Reach { devices, allocations: u64::MAX, owner: false, pageable: false };
-        let memory = lock(&self.memory);
-        for line in 0..fill.height {
-            let at = fill.address + line * fill.pitch;
-            memory.cover(at, row, reach, Wanted::Write).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        }
-        let wait = memory.sync_memops(fill.address) || synchronous && memory.on_host(fill.address);
-        drop(memory);
-        let job = Work::Device(Box::new(move |exec| run_fill(exec, fill, row, reach)));
-        let operation = self.submit(&context, destination.lane, &[], job)?;
-        if wait {
-            self.scheduler.wait(operation);
-            return context.check();
-        }
-        Ok(())
-    }
-}
-
-fn run_fill(exec: &Exec, fill: Fill, row: u64, reach: Reach) -> Answer {
-    for line in 0..fill.height {
-        let address = fill.address + line * fill.pitch;
-        exec.lease(address, row, reach, Wanted::Write).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
-        let at = ptr::with_exposed_provenance_mut::<u8>(address as usize);
-        let count = fill.width as usize;
-        // SAFETY: the row is mapped and held, and `row` is `count` elements of `unit` bytes, to
-        // which the address is aligned.
-        unsafe {
-            match fill.unit {
-                1 => ptr::write_bytes(at, fill.value as u8, count),
-                2 => std::slice::from_raw_parts_mut(at.cast::<u16>(), count).fill(fill.value as u16),
-                _ => std::slice::from_raw_parts_mut(at.cast::<u32>(), count).fill(fill.value),
-            }
-        }
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use crate::handle::Kind;
 use crate::machine::Machine;
 use crate::scheduler::Work;
 use crate::stream::StreamRef;
+use crate::task::Task;
 use crate::util::{Answer, lock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,14 +21,21 @@ pub(crate) struct Event {
 }
 
 #[derive(Clone)]
-struct Record {
-    operation: u64,
-    time: Arc<AtomicU64>,
+enum Record {
+    /// An operation, and when it was over.
+    Queued { operation: u64, time: Arc<AtomicU64> },
+    /// The nodes of a capture that it stands for.
+    Captured { capture: u64, nodes: Vec<u64> },
 }
 
 impl Machine {
     fn event(&self, handle: u64) -> Answer<Arc<Event>> {
         lock(&self.objects).events.get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// Checks the handle of an event.
+    pub(crate) fn is_event(&self, handle: u64) -> Answer {
+        self.event(handle).map(|_| ())
     }
 
     /// `cuEventCreate`.
@@ -48,40 +56,84 @@ impl Machine {
         lock(&self.objects).events.remove(&handle).map(|_| ()).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// `cuEventRecord`.
-    pub fn record_event(&'static self, handle: u64, stream: StreamRef) -> Answer {
+    /// `cuEventRecord`; an `external` record in a captured stream becomes a node of the graph.
+    pub fn record_event(&'static self, handle: u64, stream: StreamRef, external: bool) -> Answer {
         let event = self.event(handle)?;
         let destination = self.destination(stream)?;
         if destination.context.handle != event.context {
             return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        if external && self.capture(&destination, &Task::Record(handle))? {
+            return Ok(());
+        }
+        if let Some((capture, nodes)) = self.captured_record(&destination)? {
+            *lock(&event.recorded) = Some(Record::Captured { capture, nodes });
+            return Ok(());
         }
         let time = Arc::new(AtomicU64::new(0));
         // Held across the submission: two threads that record one event leave one consistent record.
         let mut recorded = lock(&event.recorded);
         let work = Work::Marker(Some(time.clone()));
         let operation = self.submit(&destination.context, destination.lane, &[], work)?;
-        *recorded = Some(Record { operation, time });
+        *recorded = Some(Record::Queued { operation, time });
         Ok(())
     }
 
-    /// `cuStreamWaitEvent`.
-    pub fn wait_event(&'static self, stream: StreamRef, handle: u64) -> Answer {
+    /// A launched graph has recorded the event.
+    pub(crate) fn note_record(&self, handle: u64, operation: u64, time: Arc<AtomicU64>) {
+        if let Ok(event) = self.event(handle) {
+            *lock(&event.recorded) = Some(Record::Queued { operation, time });
+        }
+    }
+
+    /// The operation that recorded the event last.
+    pub(crate) fn recorded_operation(&self, handle: u64) -> Option<u64> {
+        match &*lock(&self.event(handle).ok()?.recorded) {
+            Some(Record::Queued { operation, .. }) => Some(*operation),
+            _ => None,
+        }
+    }
+
+    /// `cuStreamWaitEvent`; an `external` wait in a captured stream becomes a node of the graph.
+    pub fn wait_event(&'static self, stream: StreamRef, handle: u64, external: bool) -> Answer {
         let event = self.event(handle)?;
         let destination = self.destination(stream)?;
-        let record = lock(&event.recorded).clone();
-        if let Some(record) = record {
-            let after = [record.operation];
-            self.submit(&destination.context, destination.lane, &after, Work::Marker(None))?;
+        if external && self.capture(&destination, &Task::Wait(handle))? {
+            return Ok(());
         }
-        Ok(())
+        let record = lock(&event.recorded).clone();
+        match record {
+            None => Ok(()),
+            Some(Record::Captured { capture, nodes }) => self.join_capture(&destination, capture, &nodes),
+            Some(Record::Queued { .. }) if self.is_captured(destination.lane) => {
+                Err(self.isolation_broken(destination.lane))
+            }
+            Some(Record::Queued { operation, .. }) => {
+                self.not_legacy_beside_capture(&destination)?;
+                let (context, after) = (&destination.context, [operation]);
+                self.submit(context, destination.lane, &after, Work::Marker(None)).map(|_| ())
+            }
+        }
+    }
+
+    /// The operation that a question about the event is about.
+    fn asked(&self, event: &Event) -> Answer<Option<u64>> {
+        let record = lock(&event.recorded).clone();
+        if let Some(Record::Captured { capture, .. }) = record {
+            return Err(self.ask_captured_event(capture));
+        }
+        self.may_disturb()?;
+        Ok(match record {
+            Some(Record::Queued { operation, .. }) => Some(operation),
+            _ => None,
+        })
     }
 
     /// `cuEventQuery`.
     pub fn query_event(&self, handle: u64) -> Answer {
         let event = self.event(handle)?;
-        let record = lock(&event.recorded).clone();
-        match record {
-            Some(record) if !self.scheduler.is_done(record.operation) => Err(CUDA_ERROR_NOT_READY),
+        match self.asked(&event)? {
+            Some(operation) if !self.scheduler.is_done(operation) => Err(CUDA_ERROR_NOT_READY),
             _ => self.context(event.context)?.check(),
         }
     }
@@ -89,10 +141,10 @@ impl Machine {
     /// `cuEventSynchronize`.
     pub fn synchronize_event(&self, handle: u64) -> Answer {
         let event = self.event(handle)?;
-        let record = lock(&event.recorded).clone();
-        if let Some(record) = record {
-            self.scheduler.wait(record.operation);
+        if let Some(operation) = self.asked(&event)? {
+            self.scheduler.wait(operation);
         }
+        self.trim_pools();
         self.context(event.context)?.check()
     }
 
@@ -103,9 +155,11 @@ impl Machine {
             let event = self.event(handle)?;
             self.context(event.context)?.check()?;
             let record = lock(&event.recorded).clone().filter(|_| event.flags & NO_TIMING == 0);
-            let record = record.ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-            *time = record.time.load(Ordering::Acquire);
-            if *time == 0 || !self.scheduler.is_done(record.operation) {
+            let Some(Record::Queued { operation, time: noted }) = record else {
+                return Err(CUDA_ERROR_INVALID_HANDLE);
+            };
+            *time = noted.load(Ordering::Acquire);
+            if *time == 0 || !self.scheduler.is_done(operation) {
                 return Err(CUDA_ERROR_NOT_READY);
             }
         }

@@ -95,6 +95,11 @@ impl Exec {
         }
     }
 
+    /// The error that has ended the context meanwhile.
+    pub(crate) fn check_context(&self) -> Answer {
+        self.context.check()
+    }
+
     /// Whether the address is memory of the host.
     pub fn is_on_host(&self, address: u64) -> bool {
         lock(&self.machine.memory).on_host(address)

@@ -13,6 +13,10 @@ pub(crate) enum Kind {
     Library,
     Kernel,
     Physical,
+    Graph,
+    Node,
+    GraphExec,
+    Pool,
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -1,10 +1,9 @@
 //! Launches.
 
-use crate::context::Context;
 use crate::machine::Machine;
 use crate::registry::Kernel;
-use crate::scheduler::Work;
-use crate::stream::StreamRef;
+use crate::stream::{Destination, StreamRef};
+use crate::task::{KernelCall, Task};
 use crate::util::Answer;
 use std::sync::Arc;
 use vgmem_abi::*;
@@ -14,12 +13,43 @@ const BLOCK: u64 = 1024;
 /// Shared memory of a block at most.
 const SHARED: u32 = 227 << 10;
 
+/// What is launched, and how wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+}
+
 /// A launch that waits for its parameters.
 pub struct Launch {
     /// What runs.
     pub kernel: Arc<Kernel>,
-    context: Arc<Context>,
-    lane: u64,
+    function: u64,
+    size: Grid,
+    destination: Destination,
+}
+
+impl Grid {
+    fn check(&self) -> Answer {
+        let threads: u64 = self.block.iter().map(|n| u64::from(*n)).product();
+        let blocks = !self.grid.contains(&0) && self.grid[1] <= 65535 && self.grid[2] <= 65535;
+        match blocks && threads > 0 && threads <= BLOCK && self.shared <= SHARED {
+            true => Ok(()),
+            false => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn call(self, function: u64, kernel: Arc<Kernel>, parameters: Vec<u8>) -> Answer<KernelCall> {
+        if parameters.len() < kernel.size {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let Grid { grid, block, shared } = self;
+        Ok(KernelCall { function, kernel, grid, block, shared, parameters: parameters.into() })
+    }
 }
 
 impl Machine {
@@ -33,25 +63,30 @@ impl Machine {
         stream: StreamRef,
     ) -> Answer<Launch> {
         let destination = self.destination(stream)?;
-        let kernel = self.launchable(function, &destination.context)?;
-        let threads: u64 = block.iter().map(|n| u64::from(*n)).product();
-        if grid.contains(&0) || grid[1] > 65535 || grid[2] > 65535 || threads == 0 || threads > BLOCK {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        if shared > SHARED {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        Ok(Launch { kernel, context: destination.context, lane: destination.lane })
+        let kernel = self.launchable(function, &destination)?;
+        let size = Grid { grid, block, shared };
+        size.check()?;
+        Ok(Launch { kernel, function, size, destination })
     }
 
     /// Launches with the parameters' bytes.
     pub fn launch(&'static self, launch: Launch, parameters: Vec<u8>) -> Answer {
-        if parameters.len() < launch.kernel.size {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let kernel = launch.kernel;
-        let job = Work::Device(Box::new(move |exec| kernel.run(exec, &parameters)));
-        self.submit(&launch.context, launch.lane, &[], job)?;
-        Ok(())
+        let call = launch.size.call(launch.function, launch.kernel, parameters)?;
+        self.put(&launch.destination, Task::Kernel(call)).map(|_| ())
+    }
+
+    /// A launch as a node of a graph: a function of a module, or a kernel of a library.
+    pub fn kernel_call(
+        &self,
+        function: u64,
+        is_kernel: bool,
+        size: Grid,
+        parameters: impl FnOnce(&Kernel) -> Answer<Vec<u8>>,
+    ) -> Answer<KernelCall> {
+        let kernel =
+            if is_kernel { self.kernel_kernel(function)? } else { self.function_kernel(function)? };
+        size.check()?;
+        let bytes = parameters(&kernel)?;
+        size.call(function, kernel, bytes)
     }
 }

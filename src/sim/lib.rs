@@ -8,13 +8,17 @@
 //! Architecture invariant: this crate exports no symbol and reads no pointer of the program before
 //! it was told to; the driver interface over it is `src/simdriver`.
 
+mod boxes;
+mod codes;
 mod context;
 mod copy;
 mod device;
 mod event;
 mod exec;
 mod fault;
+mod fill;
 mod fork;
+mod graph;
 mod handle;
 mod kernels;
 mod launch;
@@ -27,16 +31,25 @@ mod scheduler;
 mod settings;
 mod storage;
 mod stream;
+mod stream_memory;
+mod task;
 mod util;
+mod values;
 
+pub use boxes::{BoxCopy, Operand};
+pub use codes::*;
 pub use context::Context;
-pub use copy::{Fill, Transfer};
+pub use copy::{Shape, Side, Transfer};
 pub use exec::Exec;
+pub use fill::Fill;
 pub use fork::forked;
-pub use launch::Launch;
+pub use graph::{CaptureInfo, NodeContent, Towards, Update};
+pub use launch::{Grid, Launch};
 pub use machine::{Machine, init, machine};
-pub use memory::{Access, Attribute, Place, Wanted};
+pub use memory::{Access, Attribute, Place, PoolValue, Wanted};
 pub use registry::{Args, Kernel, register};
 pub use settings::{Link, Settings};
 pub use stream::StreamRef;
+pub use task::{HostCall, KernelCall};
 pub use util::Answer;
+pub use values::ValueOp;

@@ -4,6 +4,7 @@ use crate::context::{Context, Primary};
 use crate::event::Event;
 use crate::fault;
 use crate::fork;
+use crate::graph::{Captures, Graphs};
 use crate::handle;
 use crate::memory::Memory;
 use crate::module::{Function, Library, Module};
@@ -12,7 +13,7 @@ use crate::settings::Settings;
 use crate::stream::{self, Stream};
 use crate::util::{Answer, lock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use vgmem_abi::*;
@@ -34,11 +35,15 @@ pub struct Machine {
     pub settings: Settings,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) objects: Mutex<Objects>,
+    pub(crate) graphs: Mutex<Graphs>,
+    pub(crate) captures: Captures,
     pub(crate) primaries: Mutex<Vec<Primary>>,
     pub(crate) scheduler: Scheduler,
     pub(crate) start: Instant,
     /// For each GPU: held while one of its kernels does atomics on memory of the host.
     pub(crate) host_atomics: Vec<Mutex<()>>,
+    /// Memory of a pool was freed since the pools were trimmed.
+    pub(crate) pools_used: AtomicBool,
     calls: AtomicU64,
 }
 
@@ -84,10 +89,13 @@ impl Machine {
         Ok(Box::leak(Box::new(Machine {
             memory: Mutex::new(memory),
             objects: Mutex::default(),
+            graphs: Mutex::default(),
+            captures: Captures::default(),
             primaries: Mutex::new(primaries),
             scheduler: Scheduler::new(settings.seed, settings.latency),
             start: Instant::now(),
             host_atomics: (0..settings.gpus).map(|_| Mutex::default()).collect(),
+            pools_used: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             settings,
         })))

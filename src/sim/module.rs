@@ -1,9 +1,9 @@
 //! Modules and libraries: every image holds every registered kernel.
 
-use crate::context::Context;
 use crate::handle::{self, Kind};
 use crate::machine::{Machine, Objects};
 use crate::registry::{self, Kernel};
+use crate::stream::Destination;
 use crate::util::{Answer, lock};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -218,13 +218,24 @@ impl Machine {
     }
 
     /// What a launch runs: a function of `context`, or a kernel of a library.
-    pub(crate) fn launchable(&self, handle: u64, context: &Context) -> Answer<Arc<Kernel>> {
-        let objects = lock(&self.objects);
-        let function = objects.functions.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    ///
+    /// The first launch loads the function. In a stream that waits for a value the driver loads only
+    /// after the stream has drained, and keeps everybody else out of the context meanwhile.
+    pub(crate) fn launchable(&self, handle: u64, destination: &Destination) -> Answer<Arc<Kernel>> {
+        let found = lock(&self.objects).functions.get(&handle).cloned();
+        let function = found.ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let context = &destination.context;
         if function.context != 0 && function.context != context.handle {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
-        function.loaded.store(true, Ordering::Relaxed);
+        if !function.loaded.load(Ordering::Relaxed) {
+            if self.scheduler.waits_for_value(destination.lane) {
+                let gate = context.shut();
+                self.scheduler.wait(self.scheduler.tail(destination.lane));
+                drop(gate);
+            }
+            function.loaded.store(true, Ordering::Relaxed);
+        }
         Ok(function.kernel.clone())
     }
 }

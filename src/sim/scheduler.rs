@@ -51,8 +51,20 @@ pub(crate) enum Work {
     Marker(Option<Arc<AtomicU64>>),
     /// A kernel, a copy, a memset.
     Device(Job),
+    /// The same, but it waits for a value that somebody writes into memory.
+    Gate(Job),
     /// A function of the program; `true`: it is called even if the context was lost.
     Host(Box<dyn FnOnce(CUresult) + Send>, bool),
+}
+
+/// One operation of several that are put into a lane together.
+pub(crate) struct Step {
+    pub context: Arc<Context>,
+    pub work: Work,
+    /// Places of the steps that must end first.
+    pub after: Vec<usize>,
+    /// Further operations that must end first.
+    pub also: Vec<u64>,
 }
 
 struct Operation {
@@ -63,6 +75,8 @@ struct Operation {
     waits: usize,
     /// Operations that wait for this one.
     next: Vec<u64>,
+    /// It waits for a value in memory.
+    gate: bool,
 }
 
 struct State {
@@ -109,6 +123,11 @@ impl Scheduler {
     pub fn lane(&self, id: u64, context: u64, device: u32, order: Order) {
         let lane = Lane { context, device, order, tail: 0, dead: false };
         lock(&self.state).lanes.insert(id, lane);
+    }
+
+    /// How a lane goes with the legacy default stream.
+    pub fn order(&self, id: u64) -> Option<Order> {
+        lock(&self.state).lanes.get(&id).map(|lane| lane.order)
     }
 
     /// The lane of a new context's legacy default stream.
@@ -205,6 +224,11 @@ impl Scheduler {
         !before.iter().any(|id| state.operations.contains_key(id))
     }
 
+    /// Whether a lane waits for a value in memory, or will.
+    pub fn waits_for_value(&self, id: u64) -> bool {
+        lock(&self.state).operations.values().any(|operation| operation.gate && operation.lane == id)
+    }
+
     /// The operation that was put into lane `id` last.
     pub fn tail(&self, id: u64) -> u64 {
         lock(&self.state).lanes.get(&id).map_or(0, |lane| lane.tail)
@@ -253,10 +277,25 @@ impl Machine {
     ) -> Answer<u64> {
         // A thread that waits in `cuMemFree` keeps all others from the context's queues.
         drop(context.shut());
-        let scheduler = &self.scheduler;
-        let mut state = lock(&scheduler.state);
+        let mut state = lock(&self.scheduler.state);
         let mut before = Scheduler::before(&state, lane).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         before.extend_from_slice(after);
+        let id = self.enqueue(&mut state, context, lane, before, work, true);
+        self.staff(&mut state)?;
+        Ok(id)
+    }
+
+    /// Adds an operation that waits for those of `before` that are not over yet; as the `tail` of
+    /// its lane it comes before everything that is put into the lane later.
+    fn enqueue(
+        &self,
+        state: &mut State,
+        context: &Arc<Context>,
+        lane: u64,
+        mut before: Vec<u64>,
+        work: Work,
+        tail: bool,
+    ) -> u64 {
         before.sort_unstable();
         before.dedup();
         state.last += 1;
@@ -268,16 +307,44 @@ impl Machine {
                 waits += 1;
             }
         }
-        if let Some(lane) = state.lanes.get_mut(&lane) {
+        if let Some(lane) = state.lanes.get_mut(&lane).filter(|_| tail) {
             lane.tail = id;
         }
-        let context = context.clone();
-        state.operations.insert(id, Operation { lane, context, work: Some(work), waits, next: Vec::new() });
-        if waits == 0 && scheduler.make_ready(&mut state, self, id) {
-            scheduler.finish(&mut state, self, id);
+        let (context, gate) = (context.clone(), matches!(work, Work::Gate(_)));
+        let operation = Operation { lane, context, work: Some(work), waits, next: Vec::new(), gate };
+        state.operations.insert(id, operation);
+        if waits == 0 && self.scheduler.make_ready(state, self, id) {
+            self.scheduler.finish(state, self, id);
         }
+        id
+    }
+
+    /// Puts steps into a lane, ordered among each other only as they say; gives the number of each,
+    /// and that of the operation that ends them all.
+    pub(crate) fn submit_steps(
+        &'static self,
+        context: &Arc<Context>,
+        lane: u64,
+        after: &[u64],
+        steps: Vec<Step>,
+    ) -> Answer<(Vec<u64>, u64)> {
+        drop(context.shut());
+        let mut state = lock(&self.scheduler.state);
+        let mut before = Scheduler::before(&state, lane).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        before.extend_from_slice(after);
+        let begin = self.enqueue(&mut state, context, lane, before, Work::Marker(None), true);
+        let mut numbers = Vec::with_capacity(steps.len());
+        for step in steps {
+            let mut before = step.also;
+            before.push(begin);
+            before.extend(step.after.iter().filter_map(|place| numbers.get(*place)));
+            numbers.push(self.enqueue(&mut state, &step.context, lane, before, step.work, false));
+        }
+        let mut before = numbers.clone();
+        before.push(begin);
+        let end = self.enqueue(&mut state, context, lane, before, Work::Marker(None), true);
         self.staff(&mut state)?;
-        Ok(id)
+        Ok((numbers, end))
     }
 
     /// Sees to it that there are threads for the work.
@@ -362,7 +429,7 @@ impl Machine {
                 Err(code) if always => host_function(|| call(code)),
                 Err(_) => {}
             },
-            Work::Device(job) => {
+            Work::Device(job) | Work::Gate(job) => {
                 if context.check().is_err() {
                     return;
                 }

@@ -2,9 +2,10 @@
 
 use crate::context::Context;
 use crate::machine::Machine;
-use crate::memory::Attribute;
+use crate::memory::{Attribute, Origin};
 use crate::util::{Answer, lock, round_up};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vgmem_abi::*;
 
 /// Alignment of the rows of a pitched allocation.
@@ -22,6 +23,7 @@ impl Machine {
     /// `cuMemAlloc`.
     pub fn allocate(&self, size: u64) -> Answer<u64> {
         let context = self.current()?;
+        self.may_disturb()?;
         lock(&self.memory).allocate(context.device, context.handle, size)
     }
 
@@ -31,6 +33,7 @@ impl Machine {
         if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        self.may_disturb()?;
         let pitch = round_up(width, PITCH).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let size = pitch.checked_mul(height).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let address = lock(&self.memory).allocate(context.device, context.handle, size)?;
@@ -40,7 +43,9 @@ impl Machine {
     /// `cuMemFree`: waits for all work of the memory's GPU first.
     pub fn free(&self, address: u64) -> Answer {
         let context = self.current()?;
-        if address == 0 {
+        self.may_disturb()?;
+        let of_graph = matches!(lock(&self.memory).origin(address), Some(Origin::Graph(_)));
+        if address == 0 || of_graph {
             return Ok(());
         }
         let owner = lock(&self.memory).owner_of_allocation(address)?;
@@ -49,6 +54,7 @@ impl Machine {
         self.scheduler.wait_for_device(owner);
         drop(gate);
         context.check()?;
+        self.pools_used.store(true, Ordering::Release);
         lock(&self.memory).free(address)
     }
 
@@ -60,12 +66,14 @@ impl Machine {
     /// `cuMemHostAlloc`.
     pub fn host_allocate(&self, size: u64, flags: u32) -> Answer<u64> {
         let context = self.current()?;
+        self.may_disturb()?;
         lock(&self.memory).host_allocate(context.device, context.handle, size, flags)
     }
 
     /// `cuMemFreeHost`: waits for all work first.
     pub fn host_free(&self, address: u64) -> Answer {
         self.current()?;
+        self.may_disturb()?;
         self.scheduler.wait_for_all();
         lock(&self.memory).host_free(address)
     }
@@ -73,6 +81,7 @@ impl Machine {
     /// `cuMemHostRegister`.
     pub fn host_register(&self, address: u64, size: u64, flags: u32) -> Answer {
         let context = self.current()?;
+        self.may_disturb()?;
         if flags & !15 != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -82,6 +91,7 @@ impl Machine {
     /// `cuMemHostUnregister`: waits for all work first.
     pub fn host_unregister(&self, address: u64) -> Answer {
         self.current()?;
+        self.may_disturb()?;
         self.scheduler.wait_for_all();
         lock(&self.memory).unregister(address)
     }
@@ -175,6 +185,21 @@ impl Machine {
         }
         let device = context.map_or(0, |context| context.device);
         lock(&self.memory).attribute(attribute, address, device)
+    }
+
+    /// `cuPointerGetAttributes` for one attribute: what is written, if anything.
+    pub fn attribute_in_list(&self, attribute: i32, address: u64) -> Answer<Option<Attribute>> {
+        let context = self.current_even_if_lost().ok();
+        if let Some(context) = &context {
+            context.check()?;
+        }
+        let device = context.map_or(0, |context| context.device);
+        lock(&self.memory).attribute_in_list(attribute, address, device)
+    }
+
+    /// Whether `attribute` writes zeros although it fails for this address.
+    pub fn fails_with_zeros(&self, attribute: i32, address: u64) -> bool {
+        lock(&self.memory).fails_with_zeros(attribute, address)
     }
 
     /// `cuPointerSetAttribute` of the attribute that can be set.

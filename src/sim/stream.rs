@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::handle::Kind;
 use crate::machine::Machine;
 use crate::scheduler::{Order, Work};
+use crate::task::{HostCall, Task};
 use crate::util::{Answer, lock};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ thread_local! {
 }
 
 /// A number of the calling thread that no other thread ever has.
-fn thread() -> u64 {
+pub(crate) fn thread() -> u64 {
     THREAD.with(|thread| {
         if thread.get() == 0 {
             thread.set(THREADS.fetch_add(1, Ordering::Relaxed));
@@ -114,6 +115,7 @@ impl Machine {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         lock(&self.objects).streams.remove(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        self.forget_captured_lane(handle);
         self.scheduler.end_lane(handle);
         Ok(())
     }
@@ -137,6 +139,7 @@ impl Machine {
     /// `cuStreamSynchronize`.
     pub fn synchronize_stream(&'static self, stream: StreamRef) -> Answer {
         let destination = self.destination(stream)?;
+        self.may_wait(&destination)?;
         let last = if destination.lane == destination.context.legacy {
             // The legacy default stream also stands for the streams that block with it.
             self.submit(&destination.context, destination.lane, &[], Work::Marker(None))?
@@ -144,12 +147,14 @@ impl Machine {
             self.scheduler.tail(destination.lane)
         };
         self.scheduler.wait(last);
+        self.trim_pools();
         destination.context.check()
     }
 
     /// `cuStreamQuery`.
     pub fn query_stream(&self, stream: StreamRef) -> Answer {
         let destination = self.destination(stream)?;
+        self.may_wait(&destination)?;
         let idle = if destination.lane == destination.context.legacy {
             self.scheduler.is_idle(destination.lane)
         } else {
@@ -164,19 +169,30 @@ impl Machine {
     /// `cuCtxSynchronize`.
     pub fn synchronize_context(&self, context: &Context) -> Answer {
         context.check()?;
+        self.may_wait_for_context(context.handle)?;
         self.scheduler.wait_for_context(context.handle);
+        self.trim_pools();
         context.check()
     }
 
-    /// `cuLaunchHostFunc` and, with `always`, `cuStreamAddCallback`.
-    pub fn host_function(
+    /// `cuLaunchHostFunc`.
+    pub fn host_call(&'static self, stream: StreamRef, call: HostCall) -> Answer {
+        let destination = self.destination(stream)?;
+        self.put(&destination, Task::Host(call)).map(|_| ())
+    }
+
+    /// `cuStreamAddCallback`: it is called even if the context was lost, and never captured.
+    pub fn callback(
         &'static self,
         stream: StreamRef,
-        always: bool,
         call: impl FnOnce(CUresult) + Send + 'static,
     ) -> Answer {
         let destination = self.destination(stream)?;
-        self.submit(&destination.context, destination.lane, &[], Work::Host(Box::new(call), always))?;
-        Ok(())
+        self.not_legacy_beside_capture(&destination)?;
+        if self.is_captured(destination.lane) {
+            return Err(self.refuse_in(destination.lane));
+        }
+        let work = Work::Host(Box::new(call), true);
+        self.submit(&destination.context, destination.lane, &[], work).map(|_| ())
     }
 }

@@ -1,6 +1,6 @@
 //! Who may touch what, and what is being touched.
 
-use super::{Access, Kind, Memory, Place, Range, Wanted};
+use super::{Access, Kind, Memory, Origin, Place, Range, Wanted};
 use crate::exec::Running;
 use std::sync::Arc;
 
@@ -59,6 +59,11 @@ impl Memory {
         };
         match &range.kind {
             Kind::Pinned { .. } => true,
+            Kind::Allocated { origin: Origin::Managed, .. } => true,
+            // A pool says who may touch its memory; copies of the driver always may.
+            Kind::Allocated { origin: Origin::Pool(pool), .. } => {
+                reach.allocations == u64::MAX || self.pool_allows(*pool, reach.devices)
+            }
             Kind::Allocated { device, .. } => reach.allocations >> device & 1 == 1,
             Kind::Mapped { physical, access, .. } => {
                 let mut devices = reach.devices;

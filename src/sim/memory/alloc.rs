@@ -1,18 +1,18 @@
 //! Memory of `cuMemAlloc`: large sizes get granules of their own, small ones share a block.
 
-use super::{GRANULE, Kind, Memory, Place, space};
+use super::{GRANULE, Kind, Memory, Origin, Place, Range, space};
 use crate::util::{Answer, round_up};
 use std::collections::BTreeMap;
 use vgmem_abi::*;
 
 /// Alignment of every allocation.
-const ALIGN: u64 = 512;
+pub(super) const ALIGN: u64 = 512;
 /// Allocations up to this size share blocks of one granule.
 const SMALL: u64 = 1 << 20;
 /// Address space for `cuMemAlloc`, and what is tried where that much cannot be had.
 const ARENA: [u64; 3] = [4 << 40, 256 << 30, 16 << 30];
 /// What freed small memory is filled with; freed granules are punched out.
-const POISON: u8 = 0xcb;
+pub(super) const POISON: u8 = 0xcb;
 
 /// Free stretches of something: start to size, joined where they touch.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub(super) struct Holes(BTreeMap<u64, u64>);
 
 impl Holes {
     /// Takes `size` from the first stretch that has it.
-    fn take(&mut self, size: u64) -> Option<u64> {
+    pub fn take(&mut self, size: u64) -> Option<u64> {
         let (start, have) = self.0.iter().find(|(_, have)| **have >= size).map(|(s, h)| (*s, *h))?;
         self.0.remove(&start);
         if have > size {
@@ -30,7 +30,7 @@ impl Holes {
     }
 
     /// Gives a stretch back.
-    fn give(&mut self, start: u64, size: u64) {
+    pub fn give(&mut self, start: u64, size: u64) {
         let (mut start, mut size) = (start, size);
         if let Some((before, have)) = self.0.range(..start).next_back().map(|(s, h)| (*s, *h))
             && before + have == start
@@ -78,11 +78,12 @@ pub(super) struct Block {
 }
 
 impl Memory {
-    fn granules(&mut self, device: u32, size: u64) -> Answer<(u64, u64)> {
+    /// Fresh memory of whole granules at addresses of its own: address and handle.
+    pub(super) fn granules(&mut self, place: Place, size: u64) -> Answer<(u64, u64)> {
         if self.arena.is_none() {
             self.arena = Arena::new();
         }
-        let handle = self.take(Place::Device(device), size, 0)?;
+        let handle = self.take(place, size, 0)?;
         let address = self.arena.as_mut().and_then(|arena| arena.holes.take(size));
         let shown = match address {
             Some(address) => self.show(address, handle).map(|()| address),
@@ -97,6 +98,14 @@ impl Memory {
         Ok((shown?, handle))
     }
 
+    /// Takes memory of `granules` back.
+    pub(super) fn return_granules(&mut self, address: u64, size: u64, physical: u64) {
+        self.hide(address, size, physical, &[]);
+        if let Some(arena) = self.arena.as_mut() {
+            arena.holes.give(address, size);
+        }
+    }
+
     /// `cuMemAlloc`.
     pub fn allocate(&mut self, device: u32, context: u64, size: u64) -> Answer<u64> {
         if size == 0 {
@@ -106,8 +115,9 @@ impl Memory {
             return self.allocate_small(device, context, size);
         }
         let rounded = round_up(size, GRANULE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let (address, physical) = self.granules(device, rounded)?;
-        self.insert(address, size, Kind::Allocated { device, context, physical, block: None });
+        let (address, physical) = self.granules(Place::Device(device), rounded)?;
+        let origin = Origin::Plain;
+        self.insert(address, size, Kind::Allocated { device, context, physical, block: None, origin });
         Ok(address)
     }
 
@@ -125,22 +135,67 @@ impl Memory {
             }
         }
         if found.is_none() {
-            let (start, physical) = self.granules(device, GRANULE)?;
+            let (start, physical) = self.granules(Place::Device(device), GRANULE)?;
             let mut holes = Holes::default();
             holes.give(start + rounded, GRANULE - rounded);
             self.blocks.insert(start, Block { device, context, physical, live: 1, holes });
             found = Some((start, physical, start));
         }
         let (block, physical, address) = found.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        self.insert(address, size, Kind::Allocated { device, context, physical, block: Some(block) });
+        let (block, origin) = (Some(block), Origin::Plain);
+        self.insert(address, size, Kind::Allocated { device, context, physical, block, origin });
         Ok(address)
+    }
+
+    /// `cuMemAllocManaged`: memory of the GPU that everybody may touch.
+    pub fn allocate_managed(&mut self, device: u32, context: u64, size: u64) -> Answer<u64> {
+        let rounded = round_up(size, GRANULE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let (address, physical) = self.granules(Place::Device(device), rounded)?;
+        let origin = Origin::Managed;
+        self.insert(address, size, Kind::Allocated { device, context, physical, block: None, origin });
+        Ok(address)
+    }
+
+    /// Which call made the allocation that begins at, or holds, `address`.
+    pub fn origin(&self, address: u64) -> Option<Origin> {
+        match self.range_at(address)?.1.kind {
+            Kind::Allocated { origin, .. } => Some(origin),
+            _ => None,
+        }
     }
 
     /// GPU whose memory a `cuMemFree` of `address` would free.
     pub fn owner_of_allocation(&self, address: u64) -> Answer<u32> {
-        match self.ranges.get(&address).map(|range| &range.kind) {
-            Some(Kind::Allocated { device, .. }) => Ok(*device),
+        match self.ranges.get(&address) {
+            Some(Range { kind: Kind::Allocated { origin: Origin::Imported, .. }, .. }) => {
+                Err(CUDA_ERROR_INVALID_VALUE)
+            }
+            Some(Range { kind: Kind::Allocated { device, .. }, freeing: false, .. }) => Ok(*device),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Notes that a stream will free the allocation: no other call may.
+    pub fn begin_free(&mut self, address: u64) -> Answer {
+        self.owner_of_allocation(address)?;
+        match self.ranges.get_mut(&address) {
+            Some(Range { kind: Kind::Allocated { origin: Origin::Managed, .. }, .. }) => {
+                Err(CUDA_ERROR_NOT_SUPPORTED)
+            }
+            Some(range) => {
+                range.freeing = true;
+                Ok(())
+            }
+            None => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Frees what `begin_free` has marked; the memory may have gone with its context.
+    pub fn end_free(&mut self, address: u64) {
+        if let Some(range) = self.ranges.get_mut(&address)
+            && std::mem::take(&mut range.freeing)
+        {
+            let _ = self.free(address);
         }
     }
 
@@ -148,8 +203,12 @@ impl Memory {
     pub fn free(&mut self, address: u64) -> Answer {
         self.owner_of_allocation(address)?;
         let Some(range) = self.ranges.remove(&address) else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        let Kind::Allocated { physical, block, .. } = range.kind else { return Ok(()) };
+        let Kind::Allocated { physical, block, origin, .. } = range.kind else { return Ok(()) };
         range.users.iter().for_each(|user| user.lose());
+        if let (Origin::Pool(pool) | Origin::Graph(pool), Some(start)) = (origin, block) {
+            self.free_to_pool(pool, start, address, &range);
+            return Ok(());
+        }
         match block {
             None => {
                 let size = round_up(range.size, GRANULE).unwrap_or(range.size);

@@ -4,12 +4,14 @@ mod access;
 mod alloc;
 mod bank;
 mod host;
+mod pool;
 mod query;
 mod share;
 mod space;
 mod vmm;
 
 pub(crate) use access::{Cover, Reach};
+pub use pool::PoolValue;
 pub use query::Attribute;
 
 use crate::exec::Running;
@@ -17,6 +19,7 @@ use crate::settings::{Link, Settings};
 use crate::util::Answer;
 use alloc::{Arena, Block};
 use bank::Bank;
+use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -99,7 +102,10 @@ pub(crate) struct Range {
     kind: Kind,
     /// Number that no other range of the process ever has.
     id: u64,
-    sync_memops: bool,
+    /// What the program has set; none: what memory of this kind begins with.
+    sync_memops: Option<bool>,
+    /// It is being freed in the order of a stream: nobody may free it again.
+    freeing: bool,
     /// Operations in flight that touch the range.
     users: Vec<Arc<Running>>,
 }
@@ -108,10 +114,25 @@ pub(crate) struct Range {
 enum Kind {
     /// A mapping of `cuMemMap`.
     Mapped { physical: u64, reservation: u64, access: Vec<Access>, cpu: Access },
-    /// Memory of `cuMemAlloc`; `block` is set if it is part of a shared block.
-    Allocated { device: u32, context: u64, physical: u64, block: Option<u64> },
+    /// Memory of an allocating call; `block` is set if it is part of a shared block.
+    Allocated { device: u32, context: u64, physical: u64, block: Option<u64>, origin: Origin },
     /// Host memory that GPUs can reach.
     Pinned { device: u32, context: u64, flags: u32, registered: bool },
+}
+
+/// Which call made an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// `cuMemAlloc`.
+    Plain,
+    /// `cuMemAllocAsync`: the pool.
+    Pool(u64),
+    /// `cuMemAllocAsync` in a captured stream: the pool. It lives as long as the graph.
+    Graph(u64),
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// `cuIpcOpenMemHandle`.
+    Imported,
 }
 
 /// All memory of the machine.
@@ -130,6 +151,9 @@ pub(crate) struct Memory {
     arena: Option<Arena>,
     /// Shared blocks of small allocations: start to block.
     blocks: BTreeMap<u64, Block>,
+    pools: BTreeMap<u64, Pool>,
+    default_pools: BTreeMap<u32, u64>,
+    current_pools: BTreeMap<u32, u64>,
     next_id: u64,
 }
 
@@ -148,6 +172,9 @@ impl Memory {
             ranges: BTreeMap::new(),
             arena: None,
             blocks: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            default_pools: BTreeMap::new(),
+            current_pools: BTreeMap::new(),
             next_id: 1,
         })
     }
@@ -233,7 +260,7 @@ impl Memory {
     fn insert(&mut self, address: u64, size: u64, kind: Kind) {
         let id = self.next_id;
         self.next_id += 1;
-        let range = Range { size, kind, id, sync_memops: false, users: Vec::new() };
+        let range = Range { size, kind, id, sync_memops: None, freeing: false, users: Vec::new() };
         self.ranges.insert(address, range);
     }
 

@@ -1,8 +1,8 @@
 //! What the driver says about addresses.
 
 use super::vmm::flags;
-use super::{Access, Kind, Memory, Place, Range};
-use crate::util::Answer;
+use super::{Access, GRANULE, Kind, Memory, Origin, Place, Range};
+use crate::util::{Answer, round_up};
 use vgmem_abi::*;
 
 /// Value of a pointer attribute, in the width the driver writes.
@@ -12,8 +12,8 @@ pub enum Attribute {
     Word(u32),
     /// Eight bytes.
     Long(u64),
-    /// Sixteen bytes: tokens.
-    Tokens(u64, u64),
+    /// Twelve bytes: tokens.
+    Tokens(u64, u32),
 }
 
 impl Attribute {
@@ -34,6 +34,9 @@ impl Attribute {
         }
     }
 }
+
+/// Ordinal of no GPU: -2.
+const NO_DEVICE: u32 = -2_i32 as u32;
 
 /// A range, and what the answers about it have in common.
 struct View<'a> {
@@ -57,6 +60,33 @@ impl Memory {
             Kind::Pinned { .. } => self.of_pinned(attribute, &view)?,
         };
         Ok(value.unwrap_or(unknown))
+    }
+
+    /// `cuPointerGetAttributes` for one attribute: what is written, if anything. Addresses and facts
+    /// that the driver does not know are no error there.
+    pub fn attribute_in_list(&self, attribute: i32, address: u64, device: u32) -> Answer<Option<Attribute>> {
+        let unknown = Attribute::unknown(attribute).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if let Ok(value) = self.attribute(attribute, address, device) {
+            return Ok(Some(value));
+        }
+        if self.is_ours(address) {
+            return Ok(Some(unknown));
+        }
+        Ok(match attribute {
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Some(Attribute::Word(NO_DEVICE)),
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_RANGE_SIZE => None,
+            CU_POINTER_ATTRIBUTE_HOST_POINTER => Some(Attribute::Long(address)),
+            _ => Some(unknown),
+        })
+    }
+
+    /// Whether a question that fails writes zeros all the same: the host's address of memory that
+    /// has none.
+    pub fn fails_with_zeros(&self, attribute: i32, address: u64) -> bool {
+        attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && self.range_at(address).is_some()
     }
 
     /// Addresses that are reserved but not mapped: little is known of them.
@@ -91,7 +121,9 @@ impl Memory {
             }
             CU_POINTER_ATTRIBUTE_HOST_POINTER => Attribute::Long(view.address),
             CU_POINTER_ATTRIBUTE_P2P_TOKENS => return Err(CUDA_ERROR_INVALID_VALUE),
-            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => Attribute::Word(view.range.sync_memops as u32),
+            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => {
+                Attribute::Word(view.range.sync_memops.unwrap_or(false) as u32)
+            }
             CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
                 Attribute::Long(*physical)
             }
@@ -112,27 +144,43 @@ impl Memory {
     }
 
     fn of_allocation(&self, attribute: i32, view: &View) -> Answer<Option<Attribute>> {
-        let Kind::Allocated { device, context, .. } = &view.range.kind else { return Ok(None) };
+        let Kind::Allocated { device, context, block, origin, physical } = &view.range.kind else {
+            return Ok(None);
+        };
+        let plain = *origin == Origin::Plain;
+        let (managed, pool) = match origin {
+            Origin::Pool(pool) | Origin::Graph(pool) => (false, *pool),
+            other => (*other == Origin::Managed, 0),
+        };
+        let (mapping, bytes) = match block {
+            // Neighbours in one block share its mapping.
+            Some(block) => (*block, self.physical.get(physical).map_or(GRANULE, |p| p.size)),
+            None => (view.start, round_up(view.range.size, GRANULE).unwrap_or(view.range.size)),
+        };
         Ok(Some(match attribute {
+            CU_POINTER_ATTRIBUTE_CONTEXT if pool != 0 => Attribute::Long(0),
             CU_POINTER_ATTRIBUTE_CONTEXT => Attribute::Long(*context),
             CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Attribute::Word(CU_MEMORYTYPE_DEVICE as u32),
             CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Attribute::Long(view.address),
+            CU_POINTER_ATTRIBUTE_HOST_POINTER if managed => Attribute::Long(view.address),
             CU_POINTER_ATTRIBUTE_HOST_POINTER => return Err(CUDA_ERROR_INVALID_VALUE),
-            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Attribute::Tokens(view.range.id, *context),
-            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => Attribute::Word(view.range.sync_memops as u32),
-            CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
-                Attribute::Long(view.range.id)
+            // No third party has asked for any yet.
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Attribute::Tokens(0, 0),
+            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => {
+                Attribute::Word(view.range.sync_memops.unwrap_or(true) as u32)
             }
+            CU_POINTER_ATTRIBUTE_BUFFER_ID => Attribute::Long(view.range.id),
+            CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Attribute::Long(*physical),
+            CU_POINTER_ATTRIBUTE_IS_MANAGED => Attribute::Word(managed as u32),
             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Attribute::Word(*device),
-            CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE | CU_POINTER_ATTRIBUTE_MAPPED => {
-                Attribute::Word(1)
-            }
-            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
-                Attribute::Long(view.start)
-            }
-            CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
-                Attribute::Long(view.range.size)
-            }
+            CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+            | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Attribute::Word(plain as u32),
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Attribute::Long(view.start),
+            CU_POINTER_ATTRIBUTE_RANGE_SIZE => Attribute::Long(view.range.size),
+            CU_POINTER_ATTRIBUTE_MAPPED => Attribute::Word(1),
+            CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Attribute::Long(bytes),
+            CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Attribute::Long(mapping),
+            CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Attribute::Long(pool),
             CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Attribute::Word(3),
             _ => return Ok(None),
         }))
@@ -175,13 +223,13 @@ impl Memory {
     pub fn set_sync_memops(&mut self, address: u64, on: bool) -> Answer {
         let start = self.range_at(address).map(|(start, _)| start).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if let Some(range) = self.ranges.get_mut(&start) {
-            range.sync_memops = on;
+            range.sync_memops = Some(on);
         }
         Ok(())
     }
 
     /// Whether copies of this memory must be synchronous.
     pub fn sync_memops(&self, address: u64) -> bool {
-        self.range_at(address).is_some_and(|(_, range)| range.sync_memops)
+        self.range_at(address).is_some_and(|(_, range)| range.sync_memops == Some(true))
     }
 }

@@ -35,12 +35,17 @@ fn an_allocation() {
             (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, Value(at)),
             (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Value(5000)),
             (CU_POINTER_ATTRIBUTE_MAPPED, Short(1)),
+            (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(1)),
+            (CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, Short(1)),
+            (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, Value(PAGE)),
+            (CU_POINTER_ATTRIBUTE_P2P_TOKENS, Attribute::Tokens(0, 0)),
             (CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, Value(0)),
             (CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, Value(0)),
             (CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, Short(3)),
         ],
     );
     assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_HOST_POINTER, at), Err(INVALID));
+    assert!(m.fails_with_zeros(CU_POINTER_ATTRIBUTE_HOST_POINTER, at));
     assert_eq!(m.attribute(99, at), Err(INVALID));
     assert_eq!(m.address_range(inside), Ok((at, 5000)));
     assert_eq!(m.retain(at), Err(INVALID), "no handle behind it");
@@ -64,6 +69,8 @@ fn a_page_of_a_gpu_and_a_page_of_the_host() {
         (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Value(3 * PAGE)),
         (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, Value(PAGE)),
         (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, Short(0)),
+        (CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, Short(0)),
+        (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(0)),
         (CU_POINTER_ATTRIBUTE_MAPPED, Short(1)),
         (CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, Short(3)),
     ];
@@ -131,4 +138,46 @@ fn synchronous_memory_makes_copies_wait() {
     copy().unwrap();
     m.query_stream(stream(0)).unwrap();
     assert_eq!(m.set_sync_memops(4096, true), Err(INVALID));
+}
+
+#[test]
+fn a_large_allocation_is_mapped_in_granules() {
+    let m = machine("");
+    let at = m.allocate(8 * MIB + 12345).unwrap();
+    check(
+        m,
+        at + 5,
+        &[
+            (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Value(8 * MIB + 12345)),
+            (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, Value(10 * MIB)),
+            (CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, Value(at)),
+        ],
+    );
+    assert_eq!(m.address_range(at + 5), Ok((at, 8 * MIB + 12345)));
+}
+
+#[test]
+fn lists_know_something_of_every_address() {
+    let m = machine("");
+    let plain = [0_u64; 4];
+    for address in [0, plain.as_ptr().expose_provenance() as u64] {
+        for attribute in 1..=20 {
+            assert_eq!(m.attribute(attribute, address), Err(INVALID), "{attribute}");
+            assert!(!m.fails_with_zeros(attribute, address));
+            let wanted = match attribute {
+                CU_POINTER_ATTRIBUTE_P2P_TOKENS => Err(INVALID),
+                CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_RANGE_SIZE => Ok(None),
+                CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Ok(Some(Short(-2_i32 as u32))),
+                CU_POINTER_ATTRIBUTE_HOST_POINTER => Ok(Some(Value(address))),
+                2 | 6 | 8 | 10 | 13 | 15 | 16 => Ok(Some(Short(0))),
+                _ => Ok(Some(Value(0))),
+            };
+            assert_eq!(m.attribute_in_list(attribute, address), wanted, "{attribute}");
+        }
+    }
+    let at = m.allocate(64).unwrap();
+    assert_eq!(m.attribute_in_list(CU_POINTER_ATTRIBUTE_P2P_TOKENS, at), Err(INVALID));
+    assert_eq!(m.attribute_in_list(CU_POINTER_ATTRIBUTE_HOST_POINTER, at), Ok(Some(Value(0))));
+    assert_eq!(m.attribute_in_list(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at), Ok(Some(Value(64))));
+    assert_eq!(m.attribute_in_list(99, at), Err(INVALID));
 }

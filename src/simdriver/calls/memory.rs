@@ -32,10 +32,13 @@ pub(crate) unsafe fn cuMemFree_v2(address: CUdeviceptr) -> Answer {
 
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Answer {
     let machine = machine()?;
-    let (free_out, total_out) = (room(free)?, room(total)?);
-    let (free, total) = machine.current_memory_info()?;
-    free_out.put(free as usize);
-    total_out.put(total as usize);
+    let (left, all) = machine.current_memory_info()?;
+    // Either may be NULL: the program wants the other.
+    for (out, value) in [(free, left), (total, all)] {
+        if let Ok(out) = room(out) {
+            out.put(value as usize);
+        }
+    }
     Ok(())
 }
 
@@ -109,7 +112,7 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
 }
 
 /// Tokens for third-party devices, as the program lays them out.
-#[repr(C)]
+#[repr(C, packed)]
 struct Tokens {
     token: u64,
     space: u32,
@@ -119,7 +122,7 @@ fn put(out: *mut c_void, value: Attribute) -> Answer {
     match value {
         Attribute::Word(word) => room(out.cast::<u32>())?.put(word),
         Attribute::Long(long) => room(out.cast::<u64>())?.put(long),
-        Attribute::Tokens(token, space) => room(out.cast())?.put(Tokens { token, space: space as u32 }),
+        Attribute::Tokens(token, space) => room(out.cast())?.put(Tokens { token, space }),
     }
     Ok(())
 }
@@ -131,7 +134,15 @@ pub(crate) unsafe fn cuPointerGetAttribute(
 ) -> Answer {
     let machine = machine()?;
     room(out)?;
-    put(out, machine.attribute(attribute, address)?)
+    match machine.attribute(attribute, address) {
+        Ok(value) => put(out, value),
+        Err(code) => {
+            if machine.fails_with_zeros(attribute, address) {
+                put(out, Attribute::Long(0))?;
+            }
+            Err(code)
+        }
+    }
 }
 
 pub(crate) unsafe fn cuPointerGetAttributes(
@@ -147,13 +158,9 @@ pub(crate) unsafe fn cuPointerGetAttributes(
     for index in 0..count as usize {
         // SAFETY: both arrays have `count` elements, by the driver's contract.
         let (attribute, to) = unsafe { (attributes.add(index).read(), out.add(index).read()) };
-        let unknown = Attribute::unknown(attribute).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // An address, or a fact, that the driver does not know is no error here.
-        let value = match machine.attribute(attribute, address) {
-            Err(CUDA_ERROR_INVALID_VALUE) => unknown,
-            value => value?,
-        };
-        put(to, value)?;
+        if let Some(value) = machine.attribute_in_list(attribute, address)? {
+            put(to, value)?;
+        }
     }
     Ok(())
 }

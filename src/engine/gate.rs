@@ -1,0 +1,82 @@
+//! The gate between submissions and page moves.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+include!("gate_core.rs");
+
+impl Gate {
+    /// An open gate with nobody inside.
+    pub const fn new() -> Gate {
+        Gate { closed: AtomicBool::new(false), inside: AtomicUsize::new(0) }
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate::new()
+    }
+}
+
+/// Every interleaving of submissions and movers, under the memory model.
+#[cfg(test)]
+mod model {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+    use loom::thread;
+
+    include!("gate_core.rs");
+
+    /// The page's content while a mover works on it: submissions write 1, movers copy and swap.
+    struct Shared {
+        gate: Gate,
+        working: AtomicUsize,
+    }
+
+    fn shared() -> Arc<Shared> {
+        let gate = Gate { closed: AtomicBool::new(false), inside: AtomicUsize::new(0) };
+        Arc::new(Shared { gate, working: AtomicUsize::new(0) })
+    }
+
+    fn submit(shared: &Shared) {
+        if shared.gate.enter() {
+            assert_eq!(shared.working.load(Ordering::Relaxed), 0, "submitted while pages moved");
+            shared.gate.leave();
+        }
+    }
+
+    fn try_move(shared: &Shared) {
+        if shared.gate.close() {
+            if shared.gate.is_empty() {
+                assert_eq!(shared.working.fetch_add(1, Ordering::Relaxed), 0, "two movers");
+                assert!(shared.gate.is_empty(), "somebody got in through a closed gate");
+                shared.working.fetch_sub(1, Ordering::Relaxed);
+            }
+            shared.gate.open();
+        }
+    }
+
+    #[test]
+    fn nobody_submits_while_pages_move() {
+        loom::model(|| {
+            let shared = shared();
+            let other = shared.clone();
+            let submitter = thread::spawn(move || submit(&other));
+            try_move(&shared);
+            submit(&shared);
+            submitter.join().unwrap();
+            assert!(shared.gate.is_empty() && !shared.gate.is_closed());
+        });
+    }
+
+    #[test]
+    fn movers_exclude_one_another() {
+        loom::model(|| {
+            let shared = shared();
+            let other = shared.clone();
+            let mover = thread::spawn(move || try_move(&other));
+            try_move(&shared);
+            mover.join().unwrap();
+            submit(&shared);
+        });
+    }
+}
