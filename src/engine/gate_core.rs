@@ -40,7 +40,8 @@ impl Gate {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether nobody is inside. True after [`Gate::close`] stays true until [`Gate::open`].
+    /// Whether nobody is inside. Once true after [`Gate::close`], nobody gets in until [`Gate::open`]; one who is
+    /// being refused may still be counted for a moment.
     pub fn is_empty(&self) -> bool {
         self.inside.load(Ordering::Acquire) == 0
     }
