@@ -61,6 +61,14 @@ impl<D: Device> Pool<D> {
         }
     }
 
+    /// The program disabled that access: allocations made from now on are not granted. What was granted stays,
+    /// other parts of the pool may need it.
+    pub fn disable_peer(&self, gpu: u8, home: u8) {
+        if let Some(peers) = self.lock().peers.get_mut(home as usize) {
+            *peers &= !(1 << gpu);
+        }
+    }
+
     /// Replays the peers that were enabled for `home` on one allocation.
     pub(crate) fn grant_peers(&self, base: u64, span: u64, home: u8) {
         let peers = self.lock().peers.get(home as usize).copied().unwrap_or(0);

@@ -17,6 +17,8 @@ use crate::spans::Spans;
 pub struct GpuConfig {
     /// Bytes that the pool may place here.
     pub capacity: u64,
+    /// Exchange reserve: bytes beyond the capacity that only moves use, so that a full pool can still move a page.
+    pub exchange: u64,
     /// Bytes that the driver must keep for itself when pages are placed here.
     pub reserve: u64,
     /// Distance to every GPU's memory, `None` where this GPU cannot map it; 0 to itself.
@@ -38,6 +40,8 @@ pub struct Config {
     pub gpus: Vec<GpuConfig>,
     /// Bytes of host RAM that the pool may pin.
     pub host_budget: u64,
+    /// Exchange reserve of the host, in bytes beyond the budget.
+    pub host_exchange: u64,
     /// Bytes of freed memory that may stay mapped on each GPU, ready for the next allocation of that size.
     pub keep_bytes: u64,
 }
@@ -97,6 +101,7 @@ pub(crate) struct Allocation {
 #[derive(Debug, Clone)]
 pub(crate) struct TierAccount {
     pub(crate) capacity: u64,
+    pub(crate) exchange: u64,
     pub(crate) used: u64,
     /// Part of `used` that no allocation holds.
     pub(crate) kept: u64,
@@ -141,9 +146,11 @@ pub struct Pool<D: Device> {
 impl<D: Device> Pool<D> {
     /// A pool over an arena that `device` has reserved.
     pub fn new(device: D, config: Config) -> Pool<D> {
-        let account = |capacity| TierAccount { capacity, used: 0, kept: 0, used_at_peak: 0 };
-        let mut tiers: Vec<TierAccount> = config.gpus.iter().map(|gpu| account(gpu.capacity)).collect();
-        tiers.push(account(config.host_budget));
+        let account =
+            |capacity, exchange| TierAccount { capacity, exchange, used: 0, kept: 0, used_at_peak: 0 };
+        let mut tiers: Vec<TierAccount> =
+            config.gpus.iter().map(|gpu| account(gpu.capacity, gpu.exchange)).collect();
+        tiers.push(account(config.host_budget, config.host_exchange));
         let state = State {
             tiers,
             spans: Spans::new(config.base, config.bytes),

@@ -12,7 +12,7 @@
 
 use crate::device::{Context, Device, DriverError, Handle, Place};
 use crate::map::PageId;
-use crate::pool::Pool;
+use crate::pool::{Pool, TierAccount};
 
 /// A move that is under way. The new tier is charged, the shadow address taken.
 struct Move {
@@ -90,7 +90,8 @@ impl<D: Device> Pool<D> {
         let all_reach = (0..self.config.gpus.len()).filter(|gpu| access >> gpu & 1 == 1).all(reach);
         // Atomics of several GPUs on one host page lose updates (FACTS).
         let allowed = if to_host { access.count_ones() == 1 && host_free >= bytes } else { all_reach };
-        let room = state.tiers.get(tier).is_some_and(|t| t.capacity.saturating_sub(t.used) >= bytes);
+        let has_room = |t: &TierAccount| (t.capacity + t.exchange).saturating_sub(t.used) >= bytes;
+        let room = state.tiers.get(tier).is_some_and(has_room);
         if tier == old_tier || !allowed || !room {
             return None;
         }

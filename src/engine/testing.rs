@@ -162,6 +162,7 @@ pub(crate) fn keeping(gpus: &[u64], host: u64, page: u64, placement: Placement, 
     mock.0.lock().unwrap().left = gpus.iter().chain([&host]).map(|g| g * G).collect();
     let gpu = |(index, &granules): (usize, &u64)| GpuConfig {
         capacity: granules * G,
+        exchange: 0,
         reserve: 0,
         distances: (0..gpus.len()).map(|other| Some(u32::from(other != index))).collect(),
     };
@@ -172,6 +173,7 @@ pub(crate) fn keeping(gpus: &[u64], host: u64, page: u64, placement: Placement, 
         placement,
         gpus: gpus.iter().enumerate().map(gpu).collect(),
         host_budget: host * G,
+        host_exchange: 0,
         keep_bytes: keep * G,
     };
     Pool::new(mock, config)

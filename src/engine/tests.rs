@@ -313,6 +313,24 @@ fn a_page_moves_with_its_content_and_its_access() {
 }
 
 #[test]
+fn a_full_pool_moves_pages_through_its_exchange_reserve() {
+    let mut config = pool(&[8, 8], 8, 4, Placement::Home).config().clone();
+    config.gpus.iter_mut().for_each(|gpu| gpu.exchange = 4 * G);
+    config.host_exchange = 4 * G;
+    let mock = Mock::default();
+    mock.0.lock().unwrap().left = vec![12 * G; 3];
+    let pool = Pool::new(mock, config);
+    let base = pool.allocate(ask(0, 24 * G)).unwrap();
+    assert_eq!(pool.allocate(ask(0, G)), Err(DriverError::OUT_OF_MEMORY), "the reserve is never promised");
+    let (first, last) = (pool.lookup(base).unwrap(), pool.lookup(base + 23 * G).unwrap());
+    assert_eq!(pool.relocate(first, 2), Ok(true));
+    assert_eq!(pool.relocate(last, 0), Ok(true));
+    assert_eq!((pool.place_of(first), pool.place_of(last)), (Some(Place::HostNear(0)), Some(Place::Gpu(0))));
+    assert_eq!(pool.free(base), Freed::Done(Ok(())));
+    check(&pool, &[12, 12, 12]);
+}
+
+#[test]
 fn a_fault_at_every_call_of_a_move_leaves_the_page_readable() {
     let start = || {
         let pool = pool(&[8, 8], 8, 4, Placement::Home);

@@ -196,7 +196,7 @@ fn begin() -> Result<(), BadSetting> {
     if let Some(seed) = settings.chaos {
         chaos::start(seed);
     }
-    let pool = Pool::new(Driver::new(call, keys, config.host_budget), config);
+    let pool = Pool::new(Driver::new(call, keys, config.host_budget + config.host_exchange), config);
     ENGINE.store(Box::into_raw(Box::new(Engine { pool, settings, gpus })), Ordering::Release);
     Ok(())
 }
@@ -305,19 +305,25 @@ fn reserve(call: &Functions) -> Option<(u64, u64)> {
 }
 
 fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, bytes: u64) -> Config {
+    let host = host_budget(settings.host);
     let smallest = gpus.iter().filter(|gpu| gpu.pooled).map(|gpu| gpu.capacity).min().unwrap_or(0);
+    let page_bytes = settings.page_size.unwrap_or_else(|| auto_page_size(smallest));
+    // One page, unless that were more than 1 % or so of what there is.
+    let exchange = |bytes: u64| if bytes >= page_bytes * 64 { page_bytes } else { 0 };
     let gpu = |(index, gpu): (usize, &Gpu)| GpuConfig {
-        capacity: if gpu.pooled { gpu.capacity } else { 0 },
+        capacity: if gpu.pooled { gpu.capacity - exchange(gpu.capacity) } else { 0 },
+        exchange: if gpu.pooled { exchange(gpu.capacity) } else { 0 },
         reserve: reserve_of(settings, index, gpu.total),
         distances: (0..gpus.len()).map(|other| distance(call, index, other)).collect(),
     };
     Config {
         base,
         bytes,
-        page_bytes: settings.page_size.unwrap_or_else(|| auto_page_size(smallest)),
+        page_bytes,
         placement: settings.placement,
         gpus: gpus.iter().enumerate().map(gpu).collect(),
-        host_budget: host_budget(settings.host),
+        host_budget: host - exchange(host),
+        host_exchange: exchange(host),
         keep_bytes: (smallest / 64).min(KEEP_AT_MOST),
     }
 }

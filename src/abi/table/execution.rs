@@ -68,7 +68,7 @@ macro_rules! rows_execution {
         forward none cuParamSetv: cuParamSetv@2000 (a: CUfunction, b: c_int, c: *mut c_void, d: c_uint);
         forward sim cuStreamAddCallback: cuStreamAddCallback@5000 / cuStreamAddCallback_ptsz@7000 (a: CUstream, b: CUstreamCallback, c: *mut c_void, d: c_uint);
         submit none cuStreamBatchMemOp: cuStreamBatchMemOp@8000 / cuStreamBatchMemOp_ptsz@8000 (a: CUstream, b: c_uint, c: *mut c_void, d: c_uint);
-        submit none cuStreamBatchMemOp: cuStreamBatchMemOp_v2@11070 / cuStreamBatchMemOp_v2_ptsz@11070 (a: CUstream, b: c_uint, c: *mut c_void, d: c_uint);
+        submit sim cuStreamBatchMemOp: cuStreamBatchMemOp_v2@11070 / cuStreamBatchMemOp_v2_ptsz@11070 (a: CUstream, b: c_uint, c: *mut c_void, d: c_uint);
         retry sim cuStreamCreate: cuStreamCreate@2000 (a: *mut CUstream, b: c_uint);
         retry sim cuStreamCreateWithPriority: cuStreamCreateWithPriority@5050 (a: *mut CUstream, b: c_uint, c: c_int);
         forward sim cuStreamDestroy: cuStreamDestroy@2000 (a: CUstream);
@@ -77,12 +77,12 @@ macro_rules! rows_execution {
         wait sim cuStreamSynchronize: cuStreamSynchronize@2000 / cuStreamSynchronize_ptsz@7000 (a: CUstream);
         forward sim cuStreamWaitEvent: cuStreamWaitEvent@3020 / cuStreamWaitEvent_ptsz@7000 (a: CUstream, b: CUevent, c: c_uint);
         submit none cuStreamWaitValue32: cuStreamWaitValue32@8000 / cuStreamWaitValue32_ptsz@8000 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
-        submit none cuStreamWaitValue32: cuStreamWaitValue32_v2@11070 / cuStreamWaitValue32_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
+        submit sim cuStreamWaitValue32: cuStreamWaitValue32_v2@11070 / cuStreamWaitValue32_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
         submit none cuStreamWaitValue64: cuStreamWaitValue64@9000 / cuStreamWaitValue64_ptsz@9000 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
-        submit none cuStreamWaitValue64: cuStreamWaitValue64_v2@11070 / cuStreamWaitValue64_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
+        submit sim cuStreamWaitValue64: cuStreamWaitValue64_v2@11070 / cuStreamWaitValue64_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
         submit none cuStreamWriteValue32: cuStreamWriteValue32@8000 / cuStreamWriteValue32_ptsz@8000 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
-        submit none cuStreamWriteValue32: cuStreamWriteValue32_v2@11070 / cuStreamWriteValue32_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
+        submit sim cuStreamWriteValue32: cuStreamWriteValue32_v2@11070 / cuStreamWriteValue32_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u32, d: c_uint);
         submit none cuStreamWriteValue64: cuStreamWriteValue64@9000 / cuStreamWriteValue64_ptsz@9000 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
-        submit none cuStreamWriteValue64: cuStreamWriteValue64_v2@11070 / cuStreamWriteValue64_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
+        submit sim cuStreamWriteValue64: cuStreamWriteValue64_v2@11070 / cuStreamWriteValue64_v2_ptsz@11070 (a: CUstream, b: CUdeviceptr, c: u64, d: c_uint);
     }};
 }

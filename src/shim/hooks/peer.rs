@@ -22,3 +22,17 @@ pub unsafe fn cuCtxEnablePeerAccess(
     }
     rc
 }
+
+/// `cuCtxDisablePeerAccess`: new allocations are not shared any more.
+pub unsafe fn cuCtxDisablePeerAccess(real: pointers::cuCtxDisablePeerAccess, peer: CUcontext) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(peer) };
+    if rc == CUDA_SUCCESS
+        && let Some(engine) = engine()
+        && let Some((_, gpu)) = engine.current()
+        && let Some(home) = engine.pool.device().gpu_of(peer as u64)
+    {
+        engine.pool.disable_peer(gpu, home);
+    }
+    rc
+}
