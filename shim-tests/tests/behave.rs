@@ -1,0 +1,107 @@
+//! Memory under launches, streams, contexts and other GPUs: as the driver alone behaves, and the same
+//! where an allocation lies in several places.
+
+use shim_tests::{Outcome, Run, Source};
+
+fn behave(sim: &str, mode: &str, mib: &str) -> Run {
+    let program = Source::program("behave").flags(&["-O2"]).build();
+    Run::new(program).sim(sim).arg(mode).arg(mib)
+}
+
+/// The same output as without us, for several orders of completion; the last one.
+fn as_native(mode: &str) -> Outcome {
+    as_native_with(1, mode);
+    as_native_with(2, mode);
+    as_native_with(3, mode)
+}
+
+fn as_native_with(seed: u32, mode: &str) -> Outcome {
+    let run = behave(&format!("gpus=2,mem=128M,host=256M,seed={seed}"), mode, "8");
+    let (native, ours) = (run.clone().native().ok(), run.ok());
+    assert_eq!(native.stdout, ours.stdout, "{mode}, seed {seed}: {ours:#?}");
+    ours
+}
+
+/// The same lines where the memory lies on both GPUs and the host as where it lies on one.
+fn spread(mode: &str) {
+    let whole = behave("gpus=2,mem=256M,host=512M", mode, "48").native().ok();
+    for placement in ["home", "interleave"] {
+        let run = behave("gpus=2,mem=64M,host=512M", mode, "48").env("VGMEM_PLACEMENT", placement);
+        let parts = run.ok();
+        assert_eq!(whole.stdout, parts.stdout, "{mode}, {placement}: {parts:#?}");
+    }
+}
+
+#[test]
+fn launches_in_every_form() {
+    let ours = as_native("launches");
+    for form in 0..8 {
+        assert_eq!(ours.value(&format!("form{form}")), "0 0", "{ours:#?}");
+    }
+    spread("launches");
+}
+
+/// Kernels that find addresses in memory need no help: every page is always mapped.
+#[test]
+fn addresses_in_memory() {
+    let ours = as_native("tables");
+    assert_eq!((ours.value("sum"), ours.value("chase")), ("1", "1"));
+    spread("tables");
+}
+
+#[test]
+fn peer_access() {
+    let ours = as_native("peers");
+    for what in ["named", "later"] {
+        assert_eq!(ours.value(what), "0", "{ours:#?}");
+    }
+    assert_eq!((ours.value("found"), ours.value("found_later")), ("1", "1"), "{ours:#?}");
+    spread("peers");
+}
+
+/// Programs rely on `cuMemFree` to wait for the work that uses the memory.
+#[test]
+fn a_free_waits() {
+    let ours = as_native_with(1, "waits");
+    assert_eq!(ours.lines().iter().filter(|l| **l == "waited 1").count(), 2, "{ours:#?}");
+    assert_eq!(ours.lines().iter().filter(|l| **l == "word 5").count(), 2, "{ours:#?}");
+}
+
+#[test]
+fn contexts_end() {
+    let ours = as_native("contexts");
+    for when in ["after reset", "after destroy", "at last"] {
+        assert_eq!(ours.value(&format!("all back {when}")), "1", "{ours:#?}");
+    }
+}
+
+#[test]
+fn an_error_that_stays() {
+    let ours = as_native("sticky");
+    assert_eq!(ours.value("sync"), "700");
+    assert_eq!((ours.value("alloc"), ours.value("copy")), ("700", "700"), "{ours:#?}");
+}
+
+#[test]
+fn per_thread_streams() {
+    let ours = as_native("twins");
+    assert_eq!((ours.value("ordered"), ours.value("released")), ("9", "0"));
+}
+
+/// When the GPU is full, small allocations come from the pool as large ones do.
+#[test]
+fn small_allocations_on_a_full_gpu() {
+    let run = behave("gpus=1,mem=64M,host=128M", "small", "8").env("VGMEM_HOST", "128M");
+    let native = run.clone().native().ok();
+    let ours = run.ok();
+    assert_eq!(native.value("bad"), "0");
+    // A few places of 2 MiB are left on both tiers: more than nothing, until all is full.
+    assert!(ours.number("big") > native.number("big"), "{ours:#?}");
+    let few: u64 = ours.value("small").split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(few > 200, "{ours:#?}");
+    assert_eq!(
+        (ours.value("bad"), ours.value("range"), ours.value("again")),
+        ("0", "1 5000", "1"),
+        "{ours:#?}"
+    );
+}

@@ -1,0 +1,43 @@
+//! Several processes of one machine: the host budget is one for all, and what a process leaves behind
+//! when it is killed is free again. (The simulated GPUs themselves belong to each process alone.)
+
+use shim_tests::{Outcome, Run, Source, workspace};
+
+fn together(mode: &str, settings: &[(&str, &str)]) -> Outcome {
+    let include = format!("-I{}", workspace().join("include").display());
+    let program = Source::program("together").flags(&[&include]).build();
+    settings.iter().fold(Run::new(program).arg(mode), |run, (k, v)| run.env(k, v)).ok()
+}
+
+fn first(outcome: &Outcome, key: &str) -> u64 {
+    let text = outcome.value(key).split(' ').next().unwrap_or_default();
+    text.parse().unwrap_or_else(|_| panic!("{key} in {outcome:#?}"))
+}
+
+/// GPUs of 16 MiB hold 7 pieces of 2 MiB besides what is kept; the host's 32 MiB hold 16 for both.
+#[test]
+fn the_host_budget_is_shared() {
+    let outcome = together("budget", &[("VGMEM_SIM", "gpus=1,mem=16M,host=128M"), ("VGMEM_HOST", "32M")]);
+    let alone = first(&outcome, "first");
+    let own = first(&outcome, "second");
+    assert!((6..=8).contains(&own), "nothing is left for the second but its GPU: {outcome:#?}");
+    assert_eq!(alone, own + 16, "{outcome:#?}");
+    assert_eq!(first(&outcome, "second_more"), 16, "what the first freed: {outcome:#?}");
+    assert_eq!(first(&outcome, "first_again"), alone, "{outcome:#?}");
+    assert_eq!(first(&outcome, "after_kill"), alone, "a killed process holds nothing: {outcome:#?}");
+}
+
+/// Among the peers, a GPU that is another process's home is used last.
+#[test]
+fn the_home_of_another_process_comes_last() {
+    let settings = [("VGMEM_SIM", "gpus=3,mem=16M,host=128M"), ("VGMEM_HOST", "32M")];
+    let outcome = together("homes", &settings);
+    // Ten pieces of 2 MiB: seven fit at home. On GPU 0, 1, 2 and the host:
+    let alone = outcome.value("first_where");
+    assert!(
+        alone.starts_with("7 ") && alone.ends_with(" 0") && !alone.starts_with("7 0"),
+        "alone: {outcome:#?}"
+    );
+    assert_eq!(outcome.value("first_where_now"), "7 0 3 0", "beside another: {outcome:#?}");
+    assert_eq!(outcome.value("first_where_at_last"), "7 7 7 16", "in need: {outcome:#?}");
+}
