@@ -52,7 +52,8 @@ pub trait Device: Send + Sync {
     fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError>;
     /// Lets a GPU read and write whole mappings.
     fn grant(&self, address: u64, bytes: u64, gpu: u8) -> Result<(), DriverError>;
-    /// Copies between two ranges that the GPU has access to, in a context of its, and waits for the end.
+    /// Begins a copy between two ranges that the GPU has access to, in a context of its. It is over after a
+    /// [`Device::drain`]; after an error nothing was begun.
     fn copy(&self, to: u64, from: u64, bytes: u64, gpu: u8, context: Context) -> Result<(), DriverError>;
     /// Waits until nothing that was given to the GPU in this context is in flight.
     fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError>;

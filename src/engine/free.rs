@@ -49,7 +49,7 @@ impl<D: Device> Pool<D> {
             }
             allocation
         };
-        Freed::Done(self.finish(allocation))
+        Freed::Done(self.finish(allocation, true))
     }
 
     /// Frees all allocations of a context: it is about to end, or has ended (`gone`).
@@ -72,15 +72,15 @@ impl<D: Device> Pool<D> {
             self.lock().contexts.iter_mut().for_each(|known| known.retain(|&other| other != context));
         }
         for allocation in doomed {
-            // The context is lost in any case; what cannot be given back is counted as lost.
-            let _ = self.drain(&allocation);
-            let _ = self.retire(allocation);
+            // A context in an error cannot be waited for: its memory goes when it is gone.
+            let _ = self.finish(allocation, false);
         }
+        self.collect();
         self.release_kept(); // the program wants its memory gone
         count
     }
 
-    /// Gives back what was freed while the pool was on hold.
+    /// Gives back what was freed while the pool was on hold, or while the driver refused to wait.
     pub fn collect(&self) {
         if self.on_hold() {
             return;
@@ -94,7 +94,7 @@ impl<D: Device> Pool<D> {
         };
         for allocation in deferred {
             // The program was told that the free went well; a failure shows in its own next call.
-            let _ = self.finish(allocation);
+            let _ = self.finish(allocation, true);
         }
     }
 
@@ -113,11 +113,16 @@ impl<D: Device> Pool<D> {
     }
 
     /// Waits for the work that may use a withdrawn allocation, then keeps its memory or gives it back.
-    fn finish(&self, allocation: Allocation) -> Result<(), DriverError> {
-        match self.drain(&allocation) {
-            Ok(()) => self.keep(allocation).map_or(Ok(()), |allocation| self.retire(allocation)),
-            Err(error) => self.retire(allocation).and(Err(error)),
+    ///
+    /// Where the driver refuses to wait, work may be in flight: nothing is unmapped. The allocation is deferred,
+    /// and the wait is tried again at a later call.
+    fn finish(&self, allocation: Allocation, keep: bool) -> Result<(), DriverError> {
+        if let Err(error) = self.drain(&allocation) {
+            self.lock().deferred.push(allocation);
+            return Err(error);
         }
+        let rest = if keep { self.keep(allocation) } else { Some(allocation) };
+        rest.map_or(Ok(()), |allocation| self.retire(allocation))
     }
 
     /// Keeps an idle allocation if it lies on its home GPU and is small enough; gives it back otherwise.

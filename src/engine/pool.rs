@@ -117,7 +117,8 @@ pub(crate) struct State {
     pub(crate) allocations: Slab<Allocation>,
     /// Allocations that are cut into small ones, by slot.
     pub(crate) chunks: BTreeMap<u32, Chunk>,
-    /// Allocations that the program has freed and that wait for the end of a capture.
+    /// Allocations that the program has freed and that wait: for the end of a capture, or for a context that the
+    /// driver refused to wait in.
     pub(crate) deferred: Vec<Allocation>,
     /// Freed allocations that are still mapped, oldest first. Nothing is in flight on them.
     pub(crate) kept: Vec<Allocation>,

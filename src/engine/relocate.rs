@@ -5,14 +5,17 @@
 //! any failure leaves it so.
 //!
 //! ```text
-//! create new -> map at shadow -> grant home -> copy -> unmap shadow      (a failure: drop new)
-//!   -> unmap old -> map new -> grant all                                 (a failure: map old again)
+//! create new -> map at shadow -> grant home -> copy, wait -> unmap shadow      (a failure: drop new)
+//!   -> unmap old -> map new -> grant all                                       (a failure: map old again)
 //!   -> release old
 //! ```
 
 use crate::device::{Context, Device, DriverError, Handle, Place};
 use crate::map::PageId;
 use crate::pool::{Pool, TierAccount};
+
+/// Times that the wait for a copy is tried.
+const WAITS: usize = 3;
 
 /// A move that is under way. The new tier is charged, the shadow address taken.
 struct Move {
@@ -125,6 +128,12 @@ impl<D: Device> Pool<D> {
         let copied = device
             .grant(job.shadow, bytes, job.home)
             .and_then(|()| device.copy(job.shadow, job.address, bytes, job.home, job.context));
+        // A refused wait says nothing about the copy: while it may be in flight, nothing is unmapped.
+        if copied.is_ok()
+            && let Err(error) = self.wait_for_copy(job)
+        {
+            return Outcome::Stayed { error, lost: true };
+        }
         if let Err(error) = device.unmap(job.shadow, bytes) {
             return Outcome::Stayed { error, lost: true };
         }
@@ -141,6 +150,17 @@ impl<D: Device> Pool<D> {
                 Err(error) => Outcome::Broken { error },
             },
         }
+    }
+
+    fn wait_for_copy(&self, job: &Move) -> Result<(), DriverError> {
+        let mut answer = Ok(());
+        for _ in 0..WAITS {
+            answer = self.device.drain(job.home, job.context);
+            if answer.is_ok() {
+                break;
+            }
+        }
+        answer
     }
 
     /// Maps memory at the page's address with the page's access; leaves nothing mapped on failure.

@@ -108,8 +108,9 @@ impl<D: Device> Pool<D> {
         let (Some(chunk), Some(allocation)) = (chunks.get_mut(&slot), allocations.get(slot)) else {
             return invalid;
         };
-        if self.on_hold() || chunk.blocks.remove(&(address - allocation.base)).is_none() {
-            // During a capture nothing can be waited for: the block is given up until its context ends.
+        // Where nothing could be waited for, nobody may get the block: it is given up until its context ends.
+        let given_up = self.on_hold() || drained.is_err();
+        if given_up || chunk.blocks.remove(&(address - allocation.base)).is_none() {
             return Some(Freed::Done(drained));
         }
         if !chunk.blocks.is_empty() {

@@ -33,7 +33,7 @@ pub struct Snapshot {
     pub moved: u64,
     /// Bytes that the driver did not take back.
     pub lost: u64,
-    /// Allocations that wait for the end of a capture.
+    /// Allocations that the program has freed and whose memory is not given back yet.
     pub deferred: u64,
 }
 

@@ -86,7 +86,7 @@ pub struct Settings {
 /// A setting that cannot be honoured.
 #[derive(Debug)]
 pub struct BadSetting {
-    /// The variable.
+    /// The variable; empty where the value names it.
     pub name: &'static str,
     /// Its value.
     pub value: String,
@@ -96,7 +96,8 @@ pub struct BadSetting {
 
 impl fmt::Display for BadSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={} cannot be honoured; accepted: {}", self.name, self.value, self.accepts)
+        let equals = if self.name.is_empty() { "" } else { "=" };
+        write!(f, "{}{equals}{} cannot be honoured; accepted: {}", self.name, self.value, self.accepts)
     }
 }
 
@@ -266,8 +267,8 @@ fn refuse_unknown() -> Result<(), BadSetting> {
         if ours && !ACCEPTED.iter().any(|(known, _)| *known == name) {
             let known: Vec<&str> = ACCEPTED.iter().map(|(name, _)| *name).collect();
             return Err(BadSetting {
-                name: "the environment variable",
-                value: format!("{name}={}", value.to_string_lossy()),
+                name: "",
+                value: format!("the environment variable {name}={}", value.to_string_lossy()),
                 accepts: known.join(", "),
             });
         }

@@ -26,7 +26,7 @@ macro_rules! rows_context {
         retry sim cuCtxCreate: cuCtxCreate_v2@3020 (a: *mut CUcontext, b: c_uint, c: CUdevice);
         retry sim cuCtxCreate: cuCtxCreate_v3@11040 (a: *mut CUcontext, b: *mut c_void, c: c_int, d: c_uint, e: CUdevice);
         retry sim cuCtxCreate: cuCtxCreate_v4@12050 (a: *mut CUcontext, b: *mut c_void, c: c_uint, d: CUdevice);
-        forward sim cuCtxDestroy: cuCtxDestroy@2000 (a: CUcontext);
+        hook sim cuCtxDestroy: cuCtxDestroy@2000 (a: CUcontext);
         hook sim cuCtxDestroy: cuCtxDestroy_v2@4000 (a: CUcontext);
         forward none cuCtxDetach: cuCtxDetach@2000 (a: CUcontext);
         forward none cuCtxFromGreenCtx: cuCtxFromGreenCtx@12040 (a: *mut CUcontext, b: CUgreenCtx);

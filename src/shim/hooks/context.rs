@@ -66,6 +66,21 @@ pub unsafe fn cuGetProcAddress_v2(
 
 /// `cuCtxDestroy`: the context's allocations go with it.
 pub unsafe fn cuCtxDestroy_v2(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresult {
+    // SAFETY: the program's own call.
+    unsafe { destroy(real, context) }
+}
+
+/// `cuCtxDestroy`, the older symbol.
+pub unsafe fn cuCtxDestroy(real: pointers::cuCtxDestroy, context: CUcontext) -> CUresult {
+    // SAFETY: both symbols have one type, and both end the context.
+    unsafe { destroy(real, context) }
+}
+
+/// Frees what the context holds, then lets the driver destroy it.
+///
+/// # Safety
+/// As the driver's function.
+unsafe fn destroy(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresult {
     if let Some(engine) = engine()
         && !context.is_null()
     {
