@@ -162,7 +162,7 @@ static void run_cases(int first, volatile int *at, const char *path) {
     begin(path);
     for (int i = first; i < case_count && (i == first || !cases[i].alone); i++) {
         *at = i;
-        printf("case %s:", cases[i].name);
+        if (!getenv("CONFORMANCE_CHILD")) printf("case %s:", cases[i].name);
         if (gpus < 2 && strstr(cases[i].name, "_two_gpus")) printf(" SKIP");
         else cases[i].body();
         printf("\n");
@@ -175,7 +175,11 @@ static void run_cases(int first, volatile int *at, const char *path) {
 }
 
 int main(int argc, char **argv) {
+    setenv("CONFORMANCE_IMAGE", argc > 1 ? argv[1] : "-", 1); // for programs that start themselves again
     if (argc == 4) {
+        // Without a file for progress: a second process of a case, which ends in the body of the first one.
+        static int nowhere;
+        if (atoi(argv[3]) < 0) run_cases(0, &nowhere, argv[1]);
         volatile int *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(argv[3]), 0);
         run_cases(atoi(argv[2]), at, argv[1]);
     }

@@ -43,7 +43,7 @@ impl Operand {
         let layer = pitch.checked_mul(height).ok_or(invalid)?;
         let offset = || z.checked_mul(layer)?.checked_add(y.checked_mul(pitch)?)?.checked_add(x);
         let address = start.checked_add(offset().ok_or(invalid)?).ok_or(invalid)?;
-        Ok((Side { address, pitch, layer }, known))
+        Ok((Side { base: start, address, pitch, layer }, known))
     }
 }
 

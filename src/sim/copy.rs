@@ -34,6 +34,8 @@ pub enum Transfer {
 /// One side of a copy: its first byte, and the bytes from row to row and from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
+    /// Address that the copy names: what it touches must be in one piece with it.
+    pub base: u64,
     /// Address of the first byte.
     pub address: u64,
     /// Bytes from row to row.
@@ -75,7 +77,7 @@ impl Side {
 impl Shape {
     /// A copy of `size` bytes in a row.
     pub fn line(to: u64, from: u64, size: u64) -> Shape {
-        let side = |address| Side { address, pitch: size, layer: size };
+        let side = |address| Side { base: address, address, pitch: size, layer: size };
         Shape { to: side(to), from: side(from), width: size, rows: 1, depth: 1 }
     }
 
@@ -133,22 +135,13 @@ pub(crate) struct Checked {
     forced: bool,
 }
 
-/// Whether the side is memory of the program that the driver does not know.
+/// Whether the side is memory of the program that the driver does not know. What lies between the
+/// rows must be there too.
 fn pageable(memory: &Memory, side: &Side, shape: &Shape, reach: Reach, wanted: Wanted) -> Answer<bool> {
     let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    if let Ok(cover) = memory.cover(side.address, span, reach, wanted) {
-        return Ok(cover == Cover::Pageable);
-    }
-    // The gaps between the rows need not be there.
-    for layer in 0..shape.depth {
-        for row in 0..shape.rows {
-            let found = memory.cover(side.row(row, layer), shape.width, reach, wanted);
-            if found.map_err(|_| CUDA_ERROR_INVALID_VALUE)? == Cover::Pageable {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
-        }
-    }
-    Ok(false)
+    let whole = span.checked_add(side.address - side.base).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let cover = memory.cover(side.base, whole, reach, wanted).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    Ok(cover == Cover::Pageable)
 }
 
 impl Machine {

@@ -25,6 +25,7 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (16, 132),       // multiprocessors
     (19, 1),         // host memory can be mapped
     (31, 1),         // concurrent kernels
+    (21, 131_072),   // texture width
     (36, 2_600_000), // memory clock, kHz
     (37, 5120),      // memory bus, bits
     (38, 50 << 20),  // L2
@@ -37,6 +38,11 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (78, 1),         // stream priorities
     (81, 228 << 10), // shared memory of a multiprocessor
     (82, 64 << 10),  // registers of a multiprocessor
+    (83, 1),         // managed memory
+    (87, 2),         // single to double precision
+    (89, 1),         // managed memory beside kernels
+    (90, 1),         // preemption
+    (91, 1),         // addresses of registered memory as they are
     (95, 1),         // cooperative launch
     (97, 227 << 10), // shared memory of a block, on request
     (99, 1),         // host registration
@@ -44,9 +50,18 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (103, 1),        // POSIX file descriptors as handles
     (106, 32),       // blocks of a multiprocessor
     (111, 1),        // shared memory that the system takes
-    (120, 1),        // cuFuncGetModule and friends: unified function pointers
-    (123, 0),        // integrated
-    (134, 0),        // host NUMA node
+    (115, 1),        // pools of memory
+    (116, 1),        // GPUDirect RDMA
+    (117, 1),
+    (118, 100),
+    (119, 1),  // handles of pools: descriptors
+    (120, 1),  // clusters
+    (121, 1),  // deferred mapping
+    (122, 1),  // streams wait for and write values
+    (123, 1),  // of 64 bits too
+    (124, 1),  // and wait for bits that are not set
+    (134, 0),  // host NUMA node
+    (142, 1),
 ];
 
 /// Attribute numbers that depend on the machine.

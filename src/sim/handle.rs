@@ -31,3 +31,8 @@ pub(crate) fn fresh(kind: Kind) -> u64 {
 pub(crate) fn is(handle: u64, kind: Kind) -> bool {
     handle >> 36 == (0x0c00_0000_0000 >> 36) | kind as u64
 }
+
+/// Whether a handle names a kernel of a library: launches take it in place of a function.
+pub fn is_kernel(handle: u64) -> bool {
+    is(handle, Kind::Kernel)
+}

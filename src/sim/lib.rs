@@ -43,6 +43,7 @@ pub use copy::{Shape, Side, Transfer};
 pub use exec::Exec;
 pub use fill::Fill;
 pub use fork::forked;
+pub use handle::is_kernel;
 pub use graph::{CaptureInfo, NodeContent, Towards, Update};
 pub use launch::{Grid, Launch};
 pub use machine::{Machine, init, machine};

@@ -14,7 +14,8 @@ use vgmem_abi::*;
 /// Memory that belongs to a graph.
 pub(crate) struct Owned {
     machine: &'static Machine,
-    address: u64,
+    /// Where it is.
+    pub address: u64,
 }
 
 impl Drop for Owned {

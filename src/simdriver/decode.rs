@@ -75,3 +75,52 @@ pub(crate) unsafe fn text(to: *mut c_char, size: i32, text: &str) -> Answer {
     }
     Ok(())
 }
+
+/// Reads `count` things that the program points to; none need not be anywhere.
+///
+/// # Safety
+/// A pointer that is not null must point to `count` of them.
+pub(crate) unsafe fn list<T: Copy>(pointer: *const T, count: usize) -> Answer<Vec<T>> {
+    if count > 0 && pointer.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the caller's promise; every index is below `count`.
+    Ok((0..count).map(|index| unsafe { pointer.add(index).read_unaligned() }).collect())
+}
+
+/// Handles that the program points to, as numbers.
+///
+/// # Safety
+/// As `list`.
+pub(crate) unsafe fn handles(pointer: *const *mut c_void, count: usize) -> Answer<Vec<u64>> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { list(pointer, count) }?.into_iter().map(handle).collect())
+}
+
+/// Answers a question for a list: its length if the program brings no array; else what fits into
+/// the array, whose rest is cleared, and how many that were.
+///
+/// # Safety
+/// Arrays that are not null must have room for `*count` entries.
+pub(crate) unsafe fn put_list<const N: usize>(
+    arrays: [*mut *mut c_void; N],
+    count: *mut usize,
+    found: &[[u64; N]],
+) -> Answer {
+    let out = room(count)?;
+    if arrays.iter().any(|array| array.is_null()) {
+        out.put(found.len());
+        return Ok(());
+    }
+    // SAFETY: not null, as `room` found.
+    let have = unsafe { read(count) }?;
+    for (column, array) in arrays.into_iter().enumerate() {
+        for index in 0..have {
+            let value = found.get(index).map_or(0, |row| row[column]);
+            // SAFETY: the caller's promise.
+            unsafe { array.add(index).write_unaligned(pointer(value)) };
+        }
+    }
+    out.put(have.min(found.len()));
+    Ok(())
+}

@@ -369,8 +369,14 @@ impl Machine {
 
     /// A captured stream waits for something outside of its capture.
     pub(crate) fn isolation_broken(&self, lane: u64) -> CUresult {
-        self.refuse_in(lane);
-        CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+        match lock(&self.captures.state).of_lane(lane) {
+            Some(capture) if capture.invalid => CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            Some(capture) => {
+                capture.invalid = true;
+                CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+            }
+            None => CUDA_ERROR_INVALID_VALUE,
+        }
     }
 
     /// The program asks about an event of a capture, which has no answer.

@@ -124,6 +124,15 @@ impl Machine {
         }
     }
 
+    /// `cuGraphMemFreeNodeGetParams`, and the address of `cuGraphMemAllocNodeGetParams`.
+    pub fn memory_node(&self, node: u64, frees: bool) -> Answer<u64> {
+        match &lock(&self.graphs).node(node)?.action {
+            Action::Task(Task::Free(address)) if frees => Ok(*address),
+            Action::Task(Task::Allocate(owned)) if !frees => Ok(owned.address),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
     /// Changes what a node does; its type stays.
     pub fn set_node(&self, node: u64, content: NodeContent) -> Answer {
         let context = lock(&self.graphs).node(node)?.context.clone();

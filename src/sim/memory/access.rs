@@ -49,6 +49,10 @@ impl Memory {
             if at >= end {
                 return Ok(Cover::Known(starts));
             }
+            // Mappings side by side are one piece of memory, allocations are not.
+            if !matches!(range.kind, Kind::Mapped { .. }) {
+                return Err(Denied);
+            }
         }
     }
 

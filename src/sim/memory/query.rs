@@ -120,9 +120,9 @@ impl Memory {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             CU_POINTER_ATTRIBUTE_HOST_POINTER => Attribute::Long(view.address),
-            CU_POINTER_ATTRIBUTE_P2P_TOKENS => return Err(CUDA_ERROR_INVALID_VALUE),
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Attribute::Tokens(0, 0),
             CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => {
-                Attribute::Word(view.range.sync_memops.unwrap_or(false) as u32)
+                Attribute::Word(view.range.sync_memops.unwrap_or(true) as u32)
             }
             CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
                 Attribute::Long(*physical)

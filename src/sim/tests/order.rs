@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vgmem_abi::*;
-use vgmem_sim::{Machine, StreamRef};
+use vgmem_sim::{HostCall, Machine, StreamRef};
 
 const NON_BLOCKING: u32 = 1;
 const NO_TIMING: u32 = 2;
@@ -21,7 +21,7 @@ fn sleep(m: &'static Machine, millis: u64, on: StreamRef) {
 /// Notes `name` when the stream gets there.
 fn note(m: &'static Machine, log: &Arc<Mutex<Vec<u32>>>, name: u32, on: StreamRef) {
     let log = log.clone();
-    m.host_function(on, false, move |_| log.lock().unwrap().push(name)).unwrap();
+    m.host_call(on, HostCall::new(0, 0, move |_| log.lock().unwrap().push(name))).unwrap();
 }
 
 #[test]
@@ -47,10 +47,10 @@ fn seeds_give_other_orders_between_streams() {
         let gate = stream(m.create_stream(NON_BLOCKING, 0).unwrap());
         sleep(m, 20, gate);
         let event = m.create_event(NO_TIMING).unwrap();
-        m.record_event(event, gate).unwrap();
+        m.record_event(event, gate, false).unwrap();
         for name in 0..8 {
             let on = stream(m.create_stream(NON_BLOCKING, 0).unwrap());
-            m.wait_event(on, event).unwrap();
+            m.wait_event(on, event, false).unwrap();
             note(m, &log, name, on);
         }
         m.synchronize_context(&m.current().unwrap()).unwrap();
@@ -109,12 +109,12 @@ fn an_event_joins_streams_of_two_gpus() {
         let first = stream(m.create_stream(NON_BLOCKING, 0).unwrap());
         let event = m.create_event(NO_TIMING).unwrap();
         launch(m, "write_after_us", &[Long(at), Word(1), Long(5_000)], first).unwrap();
-        m.record_event(event, first).unwrap();
+        m.record_event(event, first, false).unwrap();
         assert_eq!(m.query_event(event), Err(NOT_READY));
         m.create_context(1, 0).unwrap();
         let second = stream(m.create_stream(NON_BLOCKING, 0).unwrap());
-        assert_eq!(m.record_event(event, second), Err(CUDA_ERROR_INVALID_HANDLE), "another context");
-        m.wait_event(second, event).unwrap();
+        assert_eq!(m.record_event(event, second, false), Err(CUDA_ERROR_INVALID_HANDLE), "another context");
+        m.wait_event(second, event, false).unwrap();
         launch(m, "fill_u32", &[Long(at), Word(2), Long(1)], second).unwrap();
         m.synchronize_stream(second).unwrap();
         m.set_context(zero).unwrap();
@@ -129,15 +129,15 @@ fn events_measure_time() {
     let (from, to) = (m.create_event(0).unwrap(), m.create_event(0).unwrap());
     assert_eq!(m.elapsed(from, to), Err(CUDA_ERROR_INVALID_HANDLE), "not recorded");
     m.query_event(from).unwrap();
-    m.record_event(from, stream(0)).unwrap();
+    m.record_event(from, stream(0), false).unwrap();
     sleep(m, 30, stream(0));
-    m.record_event(to, stream(0)).unwrap();
+    m.record_event(to, stream(0), false).unwrap();
     assert_eq!(m.elapsed(from, to), Err(NOT_READY));
     m.synchronize_event(to).unwrap();
     let time = m.elapsed(from, to).unwrap();
     assert!((30.0..2000.0).contains(&time), "{time}");
     let untimed = m.create_event(NO_TIMING).unwrap();
-    m.record_event(untimed, stream(0)).unwrap();
+    m.record_event(untimed, stream(0), false).unwrap();
     m.synchronize_event(untimed).unwrap();
     assert_eq!(m.elapsed(from, untimed), Err(CUDA_ERROR_INVALID_HANDLE));
     m.destroy_event(from).unwrap();
@@ -204,8 +204,8 @@ fn callbacks_of_a_lost_context_hear_why_and_host_functions_are_left_out() {
     sleep(m, 20, stream(0));
     launch(m, "fill_u32", &[Long(4096), Word(9), Long(1)], stream(0)).unwrap();
     let (a, b) = (heard.clone(), left_out.clone());
-    m.host_function(stream(0), true, move |code| a.store(code, Ordering::SeqCst)).unwrap();
-    m.host_function(stream(0), false, move |_| b.store(1, Ordering::SeqCst)).unwrap();
+    m.callback(stream(0), move |code| a.store(code, Ordering::SeqCst)).unwrap();
+    m.host_call(stream(0), HostCall::new(0, 0, move |_| b.store(1, Ordering::SeqCst))).unwrap();
     assert_eq!(m.synchronize_stream(stream(0)), Err(CUDA_ERROR_ILLEGAL_ADDRESS));
     let deadline = Instant::now() + Duration::from_secs(5);
     while heard.load(Ordering::SeqCst) == 0 && Instant::now() < deadline {
@@ -276,7 +276,7 @@ fn random_programs_joined_by_events_compute_what_they_say() {
         for _ in 0..120 {
             let (which, on) = (dice.roll(4) as usize, streams[dice.roll(4) as usize]);
             if let Some(event) = events[which] {
-                m.wait_event(on, event).unwrap();
+                m.wait_event(on, event, false).unwrap();
             }
             let at = buffers[which];
             if dice.roll(2) == 0 {
@@ -287,7 +287,7 @@ fn random_programs_joined_by_events_compute_what_they_say() {
                 wanted[which] += 1.0;
             }
             let event = m.create_event(NO_TIMING).unwrap();
-            m.record_event(event, on).unwrap();
+            m.record_event(event, on, false).unwrap();
             events[which] = Some(event);
         }
         m.synchronize_context(&m.current().unwrap()).unwrap();

@@ -41,7 +41,7 @@ fn the_machine_of_the_process() {
     let heard = std::sync::Arc::new(AtomicU32::new(0));
     let hear = heard.clone();
     let call = move |_| hear.store(vgmem_sim::machine().err().unwrap_or(0), Ordering::SeqCst);
-    m.host_function(stream(0), false, call).unwrap();
+    m.host_call(stream(0), vgmem_sim::HostCall::new(0, 0, call)).unwrap();
     m.synchronize_stream(stream(0)).unwrap();
     assert_eq!(heard.load(Ordering::SeqCst), CUDA_ERROR_NOT_PERMITTED);
 }

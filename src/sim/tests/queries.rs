@@ -70,7 +70,7 @@ fn a_page_of_a_gpu_and_a_page_of_the_host() {
         (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, Value(PAGE)),
         (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, Short(0)),
         (CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, Short(0)),
-        (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(0)),
+        (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(1)),
         (CU_POINTER_ATTRIBUTE_MAPPED, Short(1)),
         (CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, Short(3)),
     ];

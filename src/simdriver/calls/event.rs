@@ -20,7 +20,7 @@ pub(crate) unsafe fn cuEventDestroy_v2(event: CUevent) -> Answer {
 }
 
 pub(crate) unsafe fn cuEventRecord(per_thread: bool, event: CUevent, which: CUstream) -> Answer {
-    machine()?.record_event(handle(event), stream(per_thread, which))
+    machine()?.record_event(handle(event), stream(per_thread, which), false)
 }
 
 pub(crate) unsafe fn cuEventRecordWithFlags(
@@ -33,7 +33,7 @@ pub(crate) unsafe fn cuEventRecordWithFlags(
     if flags > 1 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    machine.record_event(handle(event), stream(per_thread, which))
+    machine.record_event(handle(event), stream(per_thread, which), flags == 1)
 }
 
 pub(crate) unsafe fn cuEventQuery(event: CUevent) -> Answer {

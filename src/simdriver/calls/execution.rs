@@ -9,7 +9,11 @@ use vgmem_sim::{Answer, Kernel, StreamRef, machine};
 /// # Safety
 /// `parameters` must be NULL or point to an address for each parameter of the kernel, and `extra`
 /// be NULL or a list as the driver defines it.
-unsafe fn collect(kernel: &Kernel, parameters: *mut *mut c_void, extra: *mut *mut c_void) -> Answer<Vec<u8>> {
+pub(super) unsafe fn collect(
+    kernel: &Kernel,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Answer<Vec<u8>> {
     let mut bytes = vec![0_u8; kernel.size];
     match (parameters.is_null(), extra.is_null()) {
         (false, false) => return Err(CUDA_ERROR_INVALID_VALUE),

@@ -8,24 +8,36 @@
 //! what the driver's documentation says.
 #![allow(clippy::missing_safety_doc)]
 
+mod boxes;
+mod capture;
 mod context;
 mod copy;
 mod device;
 mod event;
 mod execution;
+mod graph;
+mod graph_exec;
 mod memory;
 mod module;
 mod start;
 mod stream;
+mod stream_memory;
+mod values;
 mod vmm;
 
+pub(crate) use boxes::*;
+pub(crate) use capture::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use device::*;
 pub(crate) use event::*;
 pub(crate) use execution::*;
+pub(crate) use graph::*;
+pub(crate) use graph_exec::*;
 pub(crate) use memory::*;
 pub(crate) use module::*;
 pub(crate) use start::*;
 pub(crate) use stream::*;
+pub(crate) use stream_memory::*;
+pub(crate) use values::*;
 pub(crate) use vmm::*;

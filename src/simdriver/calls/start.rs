@@ -80,7 +80,7 @@ fn descriptions() -> &'static HashMap<CUresult, [CString; 2]> {
     static MADE: OnceLock<HashMap<CUresult, [CString; 2]>> = OnceLock::new();
     MADE.get_or_init(|| {
         let describe = |code| {
-            let name = code_name(code)?;
+            let name = code_name(code).or_else(|| vgmem_sim::extra_code_name(code))?;
             let text = match code {
                 CUDA_SUCCESS => "no error".to_string(),
                 CUDA_ERROR_INVALID_VALUE => "invalid argument".to_string(),

@@ -2,7 +2,7 @@
 
 use crate::decode::{handle, pointer, room, stream};
 use vgmem_abi::*;
-use vgmem_sim::{Answer, machine};
+use vgmem_sim::{Answer, HostCall, machine};
 
 pub(crate) unsafe fn cuStreamCreate(out: *mut CUstream, flags: c_uint) -> Answer {
     let machine = machine()?;
@@ -48,7 +48,7 @@ pub(crate) unsafe fn cuStreamWaitEvent(
     if flags > 1 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    machine.wait_event(stream(per_thread, which), handle(event))
+    machine.wait_event(stream(per_thread, which), handle(event), flags == 1)
 }
 
 pub(crate) unsafe fn cuStreamGetFlags(per_thread: bool, which: CUstream, out: *mut c_uint) -> Answer {
@@ -101,54 +101,36 @@ pub(crate) unsafe fn cuStreamGetDevice(per_thread: bool, which: CUstream, out: *
     Ok(())
 }
 
-/// No stream is ever captured here.
-pub(crate) unsafe fn cuStreamIsCapturing(per_thread: bool, which: CUstream, out: *mut c_int) -> Answer {
-    let machine = machine()?;
-    let out = room(out)?;
-    machine.stream_facts(stream(per_thread, which))?;
-    out.put(0);
-    Ok(())
-}
-
-thread_local! {
-    static CAPTURE_MODE: std::cell::Cell<c_int> = const { std::cell::Cell::new(0) };
-}
-
-pub(crate) unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Answer {
-    machine()?;
-    let out = room(mode)?;
-    // SAFETY: not null, as `room` found, and a number by the driver's contract.
-    let wanted = unsafe { crate::decode::read(mode) }?;
-    if !(0..=2).contains(&wanted) {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    out.put(CAPTURE_MODE.replace(wanted));
-    Ok(())
-}
-
 /// A function of the program and its argument, which another thread will call.
 struct Call<F>(F, *mut c_void);
 
 // SAFETY: the driver's contract says that the function is called on a thread of the driver; the
 // argument is only handed on.
 unsafe impl<F> Send for Call<F> {}
+// SAFETY: as above; a graph may call from several threads, one after the other.
+unsafe impl<F> Sync for Call<F> {}
 
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 type Callback = unsafe extern "C" fn(CUstream, CUresult, *mut c_void);
 
-fn host_function(per_thread: bool, which: CUstream, function: CUhostFn, data: *mut c_void) -> Answer {
-    let machine = machine()?;
+/// A function of the program with its argument, as streams and graphs call it.
+pub(super) fn host_call(function: CUhostFn, data: *mut c_void) -> Answer<HostCall> {
     if function.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    let numbers = (function.expose_provenance() as u64, data.expose_provenance() as u64);
     // SAFETY: by the driver's contract this is such a function.
-    let function = unsafe { std::mem::transmute::<CUhostFn, HostFunction>(function) };
-    let call = Call(function, data);
-    machine.host_function(stream(per_thread, which), false, move |_| {
-        let call = call;
+    let call = Call(unsafe { std::mem::transmute::<CUhostFn, HostFunction>(function) }, data);
+    Ok(HostCall::new(numbers.0, numbers.1, move |_| {
+        let call = &call;
         // SAFETY: the program asked for this call.
         unsafe { (call.0)(call.1) }
-    })
+    }))
+}
+
+fn host_function(per_thread: bool, which: CUstream, function: CUhostFn, data: *mut c_void) -> Answer {
+    let machine = machine()?;
+    machine.host_call(stream(per_thread, which), host_call(function, data)?)
 }
 
 pub(crate) unsafe fn cuLaunchHostFunc(
@@ -187,7 +169,7 @@ pub(crate) unsafe fn cuStreamAddCallback(
     // SAFETY: by the driver's contract this is such a function.
     let function = unsafe { std::mem::transmute::<CUstreamCallback, Callback>(function) };
     let call = Call((function, which), data);
-    machine.host_function(stream(per_thread, which), true, move |status| {
+    machine.callback(stream(per_thread, which), move |status| {
         let call = call;
         let (function, which) = call.0;
         // SAFETY: the program asked for this call.

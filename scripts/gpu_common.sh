@@ -1,0 +1,19 @@
+# Shared by gpu.sh and gpu2.sh; sourced, never run.
+. scripts/common.sh
+
+# Runs a suite with the library that was built before.
+gpu_suite() { # gpu_suite PROGRAM [NAME ...]
+    local program=$1 library=${VGMEM_LIB:-target/release/libvgmem.so}
+    shift
+    need python3 "apt-get install python3"
+    stop_if_missing
+    # The library refuses settings that it does not know.
+    unset VGMEM_LIB
+    if [ ! -f "$library" ]; then
+        echo "missing: $library. Build it with: cargo build --release --locked -p vgmem (or name it in VGMEM_LIB)" >&2
+        exit 2
+    fi
+    exec python3 "$program" --library "$library" --out "${OUT:-target/gpu}" --limit "${GPU_LIMIT:-8G}" \
+        --host "${GPU_HOST:-24G}" --jobs "${GPU_JOBS:-4}" --seconds "${GPU_SECONDS:-0}" \
+        --timeout "${GPU_TIMEOUT:-150}" "$@"
+}
