@@ -6,6 +6,21 @@ use crate::device::{Context, Device};
 use crate::map::PageId;
 use crate::pool::Pool;
 
+/// A page that a GPU has no access to yet.
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    id: u32,
+    /// The allocation's: the page may be another's when the driver has answered.
+    serial: u64,
+    address: u64,
+    bytes: u64,
+}
+
+/// Splits a list in address order where it has gaps.
+fn runs(pages: &[Missing]) -> impl Iterator<Item = &[Missing]> {
+    pages.chunk_by(|page, next| page.address + page.bytes == next.address)
+}
+
 impl<D: Device> Pool<D> {
     /// Lets a GPU use the pooled pages among the `bytes` bytes from `address` on.
     ///
@@ -87,9 +102,19 @@ impl<D: Device> Pool<D> {
         }
     }
 
+    /// Grants neighbouring pages with one driver call; one by one where the driver refuses that. Those granted.
+    fn grant_run(&self, gpu: u8, run: &[Missing]) -> Vec<Missing> {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Vec::new() };
+        let bytes = last.address + last.bytes - first.address;
+        if self.device.grant(first.address, bytes, gpu).is_ok() {
+            return run.to_vec();
+        }
+        let each = run.iter().filter(|page| self.device.grant(page.address, page.bytes, gpu).is_ok());
+        each.copied().collect()
+    }
+
     fn grant_missing(&self, gpu: u8, start: u64, end: u64) {
-        // (page number, allocation's serial, address, bytes)
-        let missing: Vec<(u32, u64, u64, u64)> = {
+        let missing: Vec<Missing> = {
             let state = self.lock();
             let mut list = Vec::new();
             let mut at = start;
@@ -98,18 +123,16 @@ impl<D: Device> Pool<D> {
                 let Some(page) = state.pages.get(id.0) else { break };
                 let Some(allocation) = state.allocations.get(page.allocation) else { break };
                 if self.map.access_of(id) >> gpu & 1 == 0 {
-                    list.push((id.0, allocation.serial, page.address, page.bytes));
+                    let (serial, address, bytes) = (allocation.serial, page.address, page.bytes);
+                    list.push(Missing { id: id.0, serial, address, bytes });
                 }
                 at = page.address + page.bytes;
             }
             list
         };
-        let granted: Vec<_> = missing
-            .into_iter()
-            .filter(|&(_, _, address, bytes)| self.device.grant(address, bytes, gpu).is_ok())
-            .collect();
+        let granted: Vec<_> = runs(&missing).flat_map(|run| self.grant_run(gpu, run)).collect();
         let state = self.lock();
-        for (id, serial, _, _) in granted {
+        for Missing { id, serial, .. } in granted {
             let same = state
                 .pages
                 .get(id)

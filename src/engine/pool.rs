@@ -269,6 +269,7 @@ impl<D: Device> Pool<D> {
                     room,
                     capacity: account.capacity,
                     distance: Some(u32::MAX),
+                    last: false,
                 };
             }
             if index == home as usize
@@ -277,16 +278,12 @@ impl<D: Device> Pool<D> {
                 room = room.min(free.saturating_sub(gpu.reserve));
             }
             let distance = gpu.and_then(|gpu| gpu.distances.get(index).copied().flatten());
-            let taken = around.taken.contains(&(index as u8));
-            let distance = distance.map(|distance| if taken { distance + HOME_OF_OTHERS } else { distance });
-            Tier { kind: TierKind::Gpu, room, capacity: account.capacity, distance }
+            let last = around.taken.contains(&(index as u8));
+            Tier { kind: TierKind::Gpu, room, capacity: account.capacity, distance, last }
         };
         state.tiers.iter().enumerate().map(tier).collect()
     }
 }
-
-/// Added to the distance of a GPU that is home to another process: further than any link.
-const HOME_OF_OTHERS: u32 = 1 << 16;
 
 /// What is known of the world around the pool when an allocation is planned.
 #[derive(Clone, Debug, Default)]

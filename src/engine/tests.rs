@@ -85,11 +85,12 @@ fn memory_that_others_took_is_found_elsewhere() {
 
 #[test]
 fn a_gpu_that_others_call_home_is_used_last() {
-    let pool = pool(&[4, 8, 8], 16, 4, Placement::Home);
+    let pool = pool(&[4, 8, 8], 4, 4, Placement::Home);
     pool.device().0.lock().unwrap().homes_of_others = vec![1];
-    let base = pool.allocate(ask(0, 16 * G)).unwrap();
+    let base = pool.allocate(ask(0, 20 * G)).unwrap();
     let place = |granule: u64| pool.find(base + granule * G).unwrap().place;
-    assert_eq!((place(0), place(4), place(12)), (Place::Gpu(0), Place::Gpu(2), Place::Gpu(1)));
+    assert_eq!((place(0), place(4)), (Place::Gpu(0), Place::Gpu(2)));
+    assert_eq!((place(12), place(16)), (Place::HostNear(0), Place::Gpu(1)));
 }
 
 #[test]

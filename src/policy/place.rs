@@ -23,6 +23,8 @@ pub struct Tier {
     /// How far the tier is from the allocation's home: 0 is the home itself, a slower link is a larger
     /// number, `None` cannot be reached.
     pub distance: Option<u32>,
+    /// To be used when nothing else has room, host RAM included: the GPU is another process's home.
+    pub last: bool,
 }
 
 /// Setting `VGMEM_PLACEMENT`.
@@ -44,12 +46,13 @@ pub struct Shortage {
     pub missing: u64,
 }
 
-/// Tiers in the order in which [`Placement::Home`] fills them: by kind, distance, then room.
+/// Tiers in the order in which [`Placement::Home`] fills them: by kind, distance, then room; those marked `last`
+/// come after all others.
 pub fn spill_order(tiers: &[Tier]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..tiers.len()).filter(|&t| tiers[t].distance.is_some()).collect();
     order.sort_by_key(|&t| {
         let tier = &tiers[t];
-        (tier.kind == TierKind::Host, tier.distance, std::cmp::Reverse(tier.room), t)
+        (tier.last, tier.kind == TierKind::Host, tier.distance, std::cmp::Reverse(tier.room), t)
     });
     order
 }
@@ -101,11 +104,12 @@ fn choose(
     turn: &mut usize,
 ) -> Option<usize> {
     let fits = |&&t: &&usize| tiers[t].room >= size;
-    let gpus = || order.iter().filter(|&&t| tiers[t].kind == TierKind::Gpu).filter(fits);
+    let first_choice = |&&t: &&usize| tiers[t].kind == TierKind::Gpu && !tiers[t].last;
+    let gpus = || order.iter().filter(first_choice).filter(fits);
     let chosen = match placement {
         Placement::Home => None,
         Placement::Interleave => {
-            let count = order.iter().filter(|&&t| tiers[t].kind == TierKind::Gpu).count().max(1);
+            let count = order.iter().filter(first_choice).count().max(1);
             let next = gpus().find(|&&t| place_in(order, t) >= *turn % count).or_else(|| gpus().next());
             if let Some(&t) = next {
                 *turn = place_in(order, t) + 1;
@@ -136,11 +140,11 @@ mod tests {
     const M: u64 = 1 << 20;
 
     fn gpu(room: u64, distance: Option<u32>) -> Tier {
-        Tier { kind: TierKind::Gpu, room: room * M, capacity: 64 * M, distance }
+        Tier { kind: TierKind::Gpu, room: room * M, capacity: 64 * M, distance, last: false }
     }
 
     fn host(room: u64) -> Tier {
-        Tier { kind: TierKind::Host, room: room * M, capacity: 256 * M, distance: Some(9) }
+        Tier { kind: TierKind::Host, room: room * M, capacity: 256 * M, distance: Some(9), last: false }
     }
 
     fn run(
@@ -166,6 +170,14 @@ mod tests {
         let tiers = [gpu(8, Some(0)), gpu(64, None), host(64)];
         let plan = run(Placement::Home, &tiers, 24, 8).unwrap();
         assert_eq!(plan, [(8, 0), (8, 2), (8, 2)]);
+    }
+
+    #[test]
+    fn another_process_s_home_comes_after_the_host() {
+        let tiers = [gpu(8, Some(0)), Tier { last: true, ..gpu(64, Some(1)) }, host(8)];
+        for placement in [Placement::Home, Placement::Interleave, Placement::Balance] {
+            assert_eq!(run(placement, &tiers, 24, 8).unwrap(), [(8, 0), (8, 2), (8, 1)], "{placement:?}");
+        }
     }
 
     #[test]
@@ -197,7 +209,7 @@ mod tests {
         ) {
             let tiers: Vec<Tier> = rooms.iter().enumerate().map(|(i, &room)| Tier {
                 kind: if i + 1 == rooms.len() && i > 0 { TierKind::Host } else { TierKind::Gpu },
-                room: room * GRANULE, capacity: 40 * GRANULE, distance: Some(i as u32),
+                room: room * GRANULE, capacity: 40 * GRANULE, distance: Some(i as u32), last: i % 3 == 2,
             }).collect();
             let placement = [Placement::Home, Placement::Interleave, Placement::Balance][which];
             let total: u64 = rooms.iter().sum();
