@@ -1,5 +1,7 @@
 //! Making an allocation: plan, create, map, grant, publish; undone in reverse when anything fails.
 
+use std::sync::atomic::Ordering;
+
 use vgmem_policy::{GRANULE, Shortage, pieces, place, round_up};
 
 use crate::device::{Device, DriverError, Handle};
@@ -69,6 +71,9 @@ impl<D: Device> Pool<D> {
             around.home_free = self.device.free_bytes(request.home);
             first = self.plan(&self.lock(), request, span, &around);
         }
+        if first.is_err() && self.release_spare() > 0 {
+            first = self.plan(&self.lock(), request, span, &around);
+        }
         // Asking the machine costs tens of microseconds: only allocations that overflow pay it.
         if elsewhere(&first?) {
             around.host_free = Some(self.device.host_available());
@@ -104,7 +109,7 @@ impl<D: Device> Pool<D> {
             let handle = match self.device.create(self.place(piece.tier, request.home), piece.bytes) {
                 Ok(handle) => handle,
                 // The books said there is room but the driver has none: others use the GPU too.
-                Err(DriverError::OUT_OF_MEMORY) if self.release_kept() > 0 => continue,
+                Err(DriverError::OUT_OF_MEMORY) if self.release_kept() + self.release_spare() > 0 => continue,
                 Err(DriverError::OUT_OF_MEMORY) => {
                     self.plan_again(request, build, piece.tier)?;
                     continue;
@@ -160,6 +165,7 @@ impl<D: Device> Pool<D> {
     }
 
     fn publish(&self, request: Request, build: Build) -> u64 {
+        let elsewhere = build.made.iter().any(|(piece, _)| piece.tier != request.home as usize);
         let mut state = self.lock();
         state.serial += 1;
         let serial = state.serial;
@@ -175,12 +181,15 @@ impl<D: Device> Pool<D> {
         let mut address = build.base;
         for (piece, handle) in build.made {
             let Piece { bytes, tier } = piece;
-            let id = state.pages.insert(Page { allocation: slot, address, bytes, tier, handle });
+            let id = state.pages.insert(Page { allocation: slot, address, bytes, tier, handle, shadow: 0 });
             self.map.publish(PageId(id), address, bytes, build.access);
             if let Some(allocation) = state.allocations.get_mut(slot) {
                 allocation.pages.push(id);
             }
             address += bytes;
+        }
+        if elsewhere {
+            self.displaced.store(true, Ordering::Relaxed);
         }
         state.made += 1;
         state.note_peak();

@@ -55,6 +55,12 @@ pub trait Device: Send + Sync {
     /// Begins a copy between two ranges that the GPU has access to, in a context of its. It is over after a
     /// [`Device::drain`]; after an error nothing was begun.
     fn copy(&self, to: u64, from: u64, bytes: u64, gpu: u8, context: Context) -> Result<(), DriverError>;
+    /// Begins a copy on one of two lanes beside the program's own streams. Copies of one lane follow one another.
+    fn begin_copy(&self, lane: usize, to: u64, from: u64, bytes: u64, context: Context) -> Result<(), DriverError>;
+    /// Waits for the copies of both lanes.
+    fn wait_copies(&self, context: Context) -> Result<(), DriverError>;
+    /// The context is gone: so is what the driver held for it.
+    fn forget(&self, context: Context);
     /// Waits until nothing that was given to the GPU in this context is in flight.
     fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError>;
     /// Bytes that the driver could still give on this GPU; `None` when it cannot be asked now.

@@ -2,7 +2,7 @@
 
 use crate::device::{Context, Device, DriverError};
 use crate::map::PageId;
-use crate::pool::{Allocation, Pool, State};
+use crate::pool::{Allocation, Page, Pool, State};
 
 /// What came of freeing an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,7 @@ impl<D: Device> Pool<D> {
         let count = doomed.len();
         if gone {
             // Its work is over: nobody shall wait for it, and its handle may come back for another GPU.
+            self.device.forget(context);
             self.lock().contexts.iter_mut().for_each(|known| known.retain(|&other| other != context));
         }
         for allocation in doomed {
@@ -163,6 +164,7 @@ impl<D: Device> Pool<D> {
     pub(crate) fn withdraw(&self, state: &mut State, slot: u32) -> Option<Allocation> {
         let allocation = state.allocations.remove(slot)?;
         state.chunks.remove(&slot);
+        state.pager.forget(slot);
         self.map.withdraw(allocation.base, allocation.span);
         for &id in &allocation.pages {
             if let Some(page) = state.pages.get_mut(id) {
@@ -196,6 +198,15 @@ impl<D: Device> Pool<D> {
         first
     }
 
+    /// Ends a page's second mapping, if it has one.
+    pub(crate) fn hide(&self, page: &Page) -> Result<(), DriverError> {
+        if page.shadow != 0 {
+            self.device.unmap(page.shadow, page.bytes)?;
+            self.lock().spans.give(page.shadow, page.bytes);
+        }
+        Ok(())
+    }
+
     pub(crate) fn retire(&self, allocation: Allocation) -> Result<(), DriverError> {
         let unmapped = self.device.unmap(allocation.base, allocation.span);
         let pages: Vec<_> = {
@@ -210,6 +221,11 @@ impl<D: Device> Pool<D> {
         let mut released = Vec::new();
         for page in pages {
             let place = self.place(page.tier, allocation.home);
+            if let Err(error) = self.hide(&page) {
+                self.lock().lost += page.bytes;
+                first = first.and(Err(error));
+                continue;
+            }
             match self.device.release(place, page.bytes, page.handle) {
                 Ok(()) => released.push((page.tier, page.bytes)),
                 // Not taken back: it stays charged.

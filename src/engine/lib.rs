@@ -6,6 +6,7 @@
 mod access;
 mod allocate;
 mod device;
+mod exchange;
 mod free;
 mod gate;
 mod map;
@@ -19,8 +20,11 @@ mod spans;
 mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_pager;
 
 pub use device::{Context, Device, DriverError, Handle, Place};
+pub use exchange::Exchanged;
 pub use free::Freed;
 pub use gate::Gate;
 pub use map::{PageId, PageMap};

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vgmem_policy::{Amount, Placement, Tier, TierKind};
+use vgmem_policy::{Amount, Pager, Placement, Tier, TierKind};
 
 use crate::device::{Context, Device, Handle, Place};
+use crate::exchange::Frame;
 use crate::map::{PageId, PageMap};
 use crate::slab::Slab;
 use crate::small::Chunk;
@@ -85,6 +86,8 @@ pub(crate) struct Page {
     pub(crate) bytes: u64,
     pub(crate) tier: usize,
     pub(crate) handle: Handle,
+    /// Where its memory is mapped besides, for the pager's copies; 0 is nowhere.
+    pub(crate) shadow: u64,
 }
 
 #[derive(Debug)]
@@ -105,6 +108,8 @@ pub(crate) struct TierAccount {
     pub(crate) used: u64,
     /// Part of `used` that no allocation holds.
     pub(crate) kept: u64,
+    /// Part of `used` that is spare frames.
+    pub(crate) spare: u64,
     /// Used when the pool held most.
     pub(crate) used_at_peak: u64,
 }
@@ -122,6 +127,10 @@ pub(crate) struct State {
     pub(crate) deferred: Vec<Allocation>,
     /// Freed allocations that are still mapped, oldest first. Nothing is in flight on them.
     pub(crate) kept: Vec<Allocation>,
+    /// Frames that no page uses.
+    pub(crate) spare: Vec<Frame>,
+    /// Uses of allocations, by slot.
+    pub(crate) pager: Pager,
     // Pages of deferred, kept and dying allocations keep their numbers until the memory is given back.
     pub(crate) serial: u64,
     /// For each home GPU, the GPUs whose contexts enabled peer access to it.
@@ -132,6 +141,8 @@ pub(crate) struct State {
     pub(crate) made: u64,
     pub(crate) refused: u64,
     pub(crate) moved: u64,
+    pub(crate) fetched: u64,
+    pub(crate) evicted: u64,
     pub(crate) lost: u64,
 }
 
@@ -142,13 +153,15 @@ pub struct Pool<D: Device> {
     pub(crate) map: PageMap,
     pub(crate) state: Mutex<State>,
     pub(crate) holding: AtomicBool,
+    /// Whether pages ever lay away from their home.
+    pub(crate) displaced: AtomicBool,
 }
 
 impl<D: Device> Pool<D> {
     /// A pool over an arena that `device` has reserved.
     pub fn new(device: D, config: Config) -> Pool<D> {
         let account =
-            |capacity, exchange| TierAccount { capacity, exchange, used: 0, kept: 0, used_at_peak: 0 };
+            |capacity, exchange| TierAccount { capacity, exchange, used: 0, kept: 0, spare: 0, used_at_peak: 0 };
         let mut tiers: Vec<TierAccount> =
             config.gpus.iter().map(|gpu| account(gpu.capacity, gpu.exchange)).collect();
         tiers.push(account(config.host_budget, config.host_exchange));
@@ -160,6 +173,8 @@ impl<D: Device> Pool<D> {
             chunks: BTreeMap::new(),
             deferred: Vec::new(),
             kept: Vec::new(),
+            spare: Vec::new(),
+            pager: Pager::default(),
             serial: 0,
             peers: vec![0; config.gpus.len()],
             contexts: vec![Vec::new(); config.gpus.len()],
@@ -167,10 +182,12 @@ impl<D: Device> Pool<D> {
             made: 0,
             refused: 0,
             moved: 0,
+            fetched: 0,
+            evicted: 0,
             lost: 0,
         };
         let map = PageMap::new(config.base, config.bytes);
-        Pool { device, config, map, state: Mutex::new(state), holding: AtomicBool::new(false) }
+        Pool { device, config, map, state: Mutex::new(state), holding: AtomicBool::new(false), displaced: AtomicBool::new(false) }
     }
 
     /// The page that holds `address`; `None` where the address is not the pool's. At most 10 ns, no lock.
@@ -232,7 +249,7 @@ impl<D: Device> Pool<D> {
     pub fn amounts(&self) -> (Vec<Amount>, Amount) {
         let state = self.lock();
         let amount =
-            |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.used - t.kept), total: t.capacity };
+            |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.used - t.kept - t.spare), total: t.capacity };
         let (host, gpus) = match state.tiers.split_last() {
             Some((host, gpus)) => (amount(host), gpus.iter().map(amount).collect()),
             None => (Amount::default(), Vec::new()),
@@ -307,11 +324,11 @@ impl State {
 
     /// Notes where everything lies when the pool holds more than ever before.
     pub(crate) fn note_peak(&mut self) {
-        let used = self.tiers.iter().map(|tier| tier.used - tier.kept).sum();
+        let used = self.tiers.iter().map(|tier| tier.used - tier.kept - tier.spare).sum();
         if used > self.peak {
             self.peak = used;
             for tier in &mut self.tiers {
-                tier.used_at_peak = tier.used - tier.kept;
+                tier.used_at_peak = tier.used - tier.kept - tier.spare;
             }
         }
     }

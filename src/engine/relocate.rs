@@ -15,7 +15,7 @@ use crate::map::PageId;
 use crate::pool::{Pool, TierAccount};
 
 /// Times that the wait for a copy is tried.
-const WAITS: usize = 3;
+pub(crate) const WAITS: usize = 3;
 
 /// A move that is under way. The new tier is charged, the shadow address taken.
 struct Move {
@@ -85,6 +85,7 @@ impl<D: Device> Pool<D> {
         let page = state.pages.get(id.0)?;
         let (slot, address, bytes, old_tier, old) =
             (page.allocation, page.address, page.bytes, page.tier, page.handle);
+        let page_shadow = page.shadow;
         let allocation = state.allocations.get(slot)?;
         let (home, context) = (allocation.home, allocation.context);
         let access = self.map.access_of(id);
@@ -95,7 +96,8 @@ impl<D: Device> Pool<D> {
         let allowed = if to_host { access.count_ones() == 1 && host_free >= bytes } else { all_reach };
         let has_room = |t: &TierAccount| (t.capacity + t.exchange).saturating_sub(t.used) >= bytes;
         let room = state.tiers.get(tier).is_some_and(has_room);
-        if tier == old_tier || !allowed || !room {
+        // A page in one of the pager's frames has a second mapping, which this simple form does not handle.
+        if tier == old_tier || !allowed || !room || page_shadow != 0 {
             return None;
         }
         let shadow = state.spans.take(bytes)?;
@@ -163,12 +165,22 @@ impl<D: Device> Pool<D> {
         answer
     }
 
-    /// Maps memory at the page's address with the page's access; leaves nothing mapped on failure.
     fn show(&self, job: &Move, handle: Handle) -> Result<(), DriverError> {
-        self.device.map(job.address, job.bytes, handle)?;
-        for gpu in (0..64u8).filter(|&gpu| job.access >> gpu & 1 == 1) {
-            if let Err(error) = self.device.grant(job.address, job.bytes, gpu) {
-                self.device.unmap(job.address, job.bytes)?;
+        self.show_at(job.address, job.bytes, job.access, handle)
+    }
+
+    /// Maps memory at a page's address with the page's access; leaves nothing mapped on failure.
+    pub(crate) fn show_at(
+        &self,
+        address: u64,
+        bytes: u64,
+        access: u64,
+        handle: Handle,
+    ) -> Result<(), DriverError> {
+        self.device.map(address, bytes, handle)?;
+        for gpu in (0..64u8).filter(|&gpu| access >> gpu & 1 == 1) {
+            if let Err(error) = self.device.grant(address, bytes, gpu) {
+                self.device.unmap(address, bytes)?;
                 return Err(error);
             }
         }
@@ -188,6 +200,9 @@ impl<D: Device> Pool<D> {
                     state.lost += job.bytes;
                 } else {
                     state.uncharge(job.old_tier, job.bytes);
+                }
+                if job.new_tier != job.home as usize {
+                    self.displaced.store(true, std::sync::atomic::Ordering::Relaxed);
                 }
                 state.moved += 1;
                 state.note_peak();

@@ -31,6 +31,10 @@ pub struct Snapshot {
     pub refused: u64,
     /// Pages that were moved.
     pub moved: u64,
+    /// Pages that the pager brought home.
+    pub fetched: u64,
+    /// Pages that the pager sent away.
+    pub evicted: u64,
     /// Bytes that the driver did not take back.
     pub lost: u64,
     /// Allocations that the program has freed and whose memory is not given back yet.
@@ -44,7 +48,7 @@ impl<D: Device> Pool<D> {
         let mut tiers: Vec<TierUse> = state
             .tiers
             .iter()
-            .map(|t| TierUse { capacity: t.capacity, now: t.used - t.kept, at_peak: t.used_at_peak })
+            .map(|t| TierUse { capacity: t.capacity, now: t.used - t.kept - t.spare, at_peak: t.used_at_peak })
             .collect();
         let host = tiers.pop().unwrap_or_default();
         Snapshot {
@@ -55,6 +59,8 @@ impl<D: Device> Pool<D> {
             made: state.made,
             refused: state.refused,
             moved: state.moved,
+            fetched: state.fetched,
+            evicted: state.evicted,
             lost: state.lost,
             deferred: state.deferred.len() as u64,
         }

@@ -118,6 +118,16 @@ impl Device for Mock {
         Ok(())
     }
 
+    fn begin_copy(&self, _: usize, to: u64, from: u64, bytes: u64, _: Context) -> Result<(), DriverError> {
+        self.copy(to, from, bytes, 0, 0)
+    }
+
+    fn wait_copies(&self, _: Context) -> Result<(), DriverError> {
+        self.call().map(drop)
+    }
+
+    fn forget(&self, _: Context) {}
+
     fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError> {
         self.call()?.drained.push((gpu, context));
         Ok(())

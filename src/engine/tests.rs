@@ -6,12 +6,12 @@ use crate::free::Freed;
 use crate::pool::{Pool, Request};
 use crate::testing::{BASE, FAULT, G, Mock, keeping, pool};
 
-fn ask(home: u8, bytes: u64) -> Request {
+pub(crate) fn ask(home: u8, bytes: u64) -> Request {
     Request { home, context: 100 + u64::from(home), bytes }
 }
 
 /// The driver's books agree with the pool's, and everything is accounted for.
-fn check(pool: &Pool<Mock>, totals: &[u64]) {
+pub(crate) fn check(pool: &Pool<Mock>, totals: &[u64]) {
     let books = pool.device().0.lock().unwrap();
     let state = pool.lock();
     for (tier, total) in totals.iter().enumerate() {
@@ -19,17 +19,19 @@ fn check(pool: &Pool<Mock>, totals: &[u64]) {
     }
     let pages: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
     let used: u64 = state.tiers.iter().map(|tier| tier.used).sum();
-    assert_eq!(pages + state.lost, used);
+    let spare: u64 = state.tiers.iter().map(|tier| tier.spare).sum();
+    assert_eq!(pages + spare + state.lost, used);
     let spans: u64 = state.spans.ranges().iter().map(|r| r.1).sum();
     let held: u64 = state.allocations.iter().map(|(_, a)| a.span).sum::<u64>()
         + state.deferred.iter().chain(&state.kept).map(|a| a.span).sum::<u64>();
-    assert_eq!(spans + held, 1024 * G);
+    let shadows: u64 = state.pages.iter().filter(|(_, page)| page.shadow != 0).map(|(_, page)| page.bytes).sum();
+    assert_eq!(spans + held + shadows + spare, 1024 * G);
     let kept: u64 = state.kept.iter().map(|a| a.span).sum();
     assert_eq!(kept, state.tiers.iter().map(|tier| tier.kept).sum::<u64>());
 }
 
 /// Addresses of the pages of an allocation.
-fn pages(pool: &Pool<Mock>, base: u64, granules: u64) -> Vec<u64> {
+pub(crate) fn pages(pool: &Pool<Mock>, base: u64, granules: u64) -> Vec<u64> {
     let books = pool.device().0.lock().unwrap();
     books.mapped.range(base..base + granules * G).map(|(&address, _)| address).collect()
 }

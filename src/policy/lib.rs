@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod advertise;
+mod pager;
 mod pieces;
 mod place;
 
 pub use advertise::{Advertise, Amount, advertised};
+pub use pager::{Exchange, PageRef, Pager};
 pub use pieces::{GRANULE, Pieces, auto_page_size, pieces, round_up};
 pub use place::{Placement, Shortage, Tier, TierKind, place, spill_order};

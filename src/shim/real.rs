@@ -1,7 +1,9 @@
 //! The driver, called for ourselves. Nothing else in the library calls it except with a program's own call.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use vgmem_abi::*;
 use vgmem_engine::{Context, Device, DriverError, Handle, Place};
@@ -41,8 +43,10 @@ functions! {
     needed: cuCtxGetCurrent cuCtxGetDevice cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSynchronize
         cuDeviceCanAccessPeer cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid
         cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain
-        cuDeviceTotalMem_v2 cuMemAddressReserve cuMemcpyDtoD_v2 cuMemCreate cuMemGetInfo_v2 cuMemMap cuMemRelease
-        cuMemSetAccess cuMemUnmap cuThreadExchangeStreamCaptureMode;
+        cuDeviceTotalMem_v2 cuMemAddressReserve cuMemcpyDtoD_v2
+        cuMemcpyDtoDAsync_v2 cuMemCreate cuMemGetInfo_v2 cuMemMap cuMemRelease
+        cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuStreamCreate cuStreamSynchronize
+        cuThreadExchangeStreamCaptureMode;
     optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuKernelGetParamInfo;
 }
 
@@ -71,7 +75,14 @@ pub struct Driver {
     keys: Vec<u64>,
     /// Bytes of host RAM that the pools of all processes together may pin.
     host_budget: u64,
+    /// The pager's streams, by context and lane, as numbers.
+    lanes: Mutex<HashMap<(Context, usize), usize>>,
 }
+
+/// Copy lanes of a context: one each way.
+const LANES: usize = 2;
+/// Stream flag: no waiting for the legacy default stream, and none by it.
+const NON_BLOCKING: c_uint = 1;
 
 impl Driver {
     /// The driver of this process; asks nothing that needs a context.
@@ -87,7 +98,15 @@ impl Driver {
             if rc == CUDA_SUCCESS { id.max(0) } else { 0 } // -1: no NUMA, where node 0 is right
         };
         let kinds = (0..gpus).map(|_| AtomicU8::new(host_kind::UNKNOWN)).collect();
-        Driver { call, nodes: (0..gpus).map(node).collect(), kinds, keys, host_budget }
+        Driver { call, nodes: (0..gpus).map(node).collect(), kinds, keys, host_budget, lanes: Mutex::default() }
+    }
+
+    /// What the driver says of the current context: its error if it is lost, gone, or not there at all. Virtual
+    /// memory calls do not tell: they go on after a context is lost.
+    pub fn health(&self) -> CUresult {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both out-parameters are live. Allowed during a capture, unlike a query of a stream.
+        unsafe { (self.call.cuMemGetInfo_v2)(&mut free, &mut total) }
     }
 
     /// Context and GPU that are current on this thread.
@@ -157,6 +176,18 @@ impl Driver {
             (self.call.cuCtxPopCurrent_v2)(&mut pushed);
         }
         answer
+    }
+
+    /// The pager's stream of a lane in the current context, made at its first use.
+    fn lane(&self, context: Context, lane: usize) -> Result<CUstream, DriverError> {
+        if let Some(&stream) = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).get(&(context, lane)) {
+            return Ok(stream as CUstream);
+        }
+        let mut stream: CUstream = std::ptr::null_mut();
+        // SAFETY: the out-parameter is live; the context is current.
+        DriverError::check(unsafe { (self.call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(*lanes.entry((context, lane)).or_insert(stream as usize) as CUstream)
     }
 
     fn make(&self, kind: c_int, id: c_int, bytes: u64) -> Result<Handle, DriverError> {
@@ -267,6 +298,29 @@ impl Device for Driver {
             // SAFETY: the engine mapped both ranges and gave the context's GPU access to them.
             DriverError::check(unsafe { (self.call.cuMemcpyDtoD_v2)(to, from, bytes as usize) })
         })
+    }
+
+    fn begin_copy(&self, lane: usize, to: u64, from: u64, bytes: u64, context: Context) -> Result<(), DriverError> {
+        self.within(context, || {
+            let stream = self.lane(context, lane)?;
+            // SAFETY: the engine mapped both ranges and gave the context's GPU access to them.
+            DriverError::check(unsafe { (self.call.cuMemcpyDtoDAsync_v2)(to, from, bytes as usize, stream) })
+        })
+    }
+
+    fn wait_copies(&self, context: Context) -> Result<(), DriverError> {
+        self.within(context, || {
+            for lane in 0..LANES {
+                let stream = self.lane(context, lane)?;
+                // SAFETY: a stream of ours.
+                DriverError::check(unsafe { (self.call.cuStreamSynchronize)(stream) })?;
+            }
+            Ok(())
+        })
+    }
+
+    fn forget(&self, context: Context) {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).retain(|(owner, _), _| *owner != context);
     }
 
     fn drain(&self, _gpu: u8, context: Context) -> Result<(), DriverError> {

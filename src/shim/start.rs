@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use vgmem_abi::*;
 use vgmem_engine::{Config, Context, GpuConfig, Pool};
@@ -88,9 +89,21 @@ pub fn engine_at_exit() -> Option<&'static Engine> {
     if fork::owner() { engine() } else { None }
 }
 
-/// A context ended.
-pub fn forget_contexts() {
+/// Contexts that were destroyed and whose handles have not come back. The driver lets a destroyed context become
+/// current, and then fails in calls that it would rather not get.
+static DEAD: Mutex<Vec<Context>> = Mutex::new(Vec::new());
+
+/// A context ended; `destroyed` where its handle is no context any more (a primary context's may come back).
+pub fn context_ended(context: Context, destroyed: bool) {
+    if destroyed {
+        DEAD.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+    }
     ERA.fetch_add(1, Ordering::AcqRel);
+}
+
+/// A context was created.
+pub fn context_created(context: Context) {
+    DEAD.lock().unwrap_or_else(PoisonError::into_inner).retain(|&dead| dead != context);
 }
 
 impl Engine {
@@ -102,6 +115,9 @@ impl Engine {
         let last = LAST.get();
         if context != 0 && last.0 == context && last.2 == era {
             return Some((context, last.1));
+        }
+        if DEAD.lock().unwrap_or_else(PoisonError::into_inner).contains(&context) {
+            return None;
         }
         let (context, gpu) = self.pool.device().current()?;
         LAST.set((context, gpu, era));

@@ -4,6 +4,7 @@ use crate::handle::{self, Kind};
 use crate::machine::Machine;
 use crate::util::{Answer, lock};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use vgmem_abi::*;
@@ -23,6 +24,9 @@ pub struct Context {
     peers: AtomicU64,
     /// Held by calls that keep others from putting work into the context while they wait.
     gate: Mutex<()>,
+    /// Limits that the program has set, and how it wants caches to be split.
+    pub(crate) limits: Mutex<HashMap<i32, u64>>,
+    pub(crate) cache: AtomicU32,
     /// Lane of its legacy default stream.
     pub(crate) legacy: u64,
 }
@@ -150,6 +154,8 @@ impl Machine {
             lost: AtomicU32::new(CUDA_SUCCESS),
             peers: AtomicU64::new(0),
             gate: Mutex::new(()),
+            limits: Mutex::default(),
+            cache: AtomicU32::new(0),
             legacy,
         });
         lock(&self.objects).contexts.insert(handle, context.clone());

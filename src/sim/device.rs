@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::settings::Link;
-use crate::util::{Answer, lock, mix};
+use crate::util::{Answer, lock};
 use vgmem_abi::*;
 
 /// Attributes whose value is the same for every simulated GPU.
@@ -54,19 +54,47 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (116, 1),        // GPUDirect RDMA
     (117, 1),
     (118, 100),
-    (119, 1),  // handles of pools: descriptors
-    (120, 1),  // clusters
-    (121, 1),  // deferred mapping
-    (122, 1),  // streams wait for and write values
-    (123, 1),  // of 64 bits too
-    (124, 1),  // and wait for bits that are not set
-    (134, 0),  // host NUMA node
+    (119, 1), // handles of pools: descriptors
+    (120, 1), // clusters
+    (121, 1), // deferred mapping
+    (122, 1), // streams wait for and write values
+    (123, 1), // of 64 bits too
+    (124, 1), // and wait for bits that are not set
+    (134, 0), // host NUMA node
     (142, 1),
 ];
 
 /// Attribute numbers that depend on the machine.
 const HOST_NUMA_VMM: i32 = 141;
 const HOST_VMM: i32 = 145;
+
+/// Facts that need no machine: the driver and the management library agree on them.
+pub mod facts {
+    use crate::util::mix;
+
+    /// Name of every GPU.
+    pub const NAME: &str = "Simulated GPU";
+    /// Version of the driver's package.
+    pub const DRIVER: &str = "580.0";
+
+    /// Number of a GPU that no other has.
+    pub fn uuid(gpu: u32) -> [u8; 16] {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&mix(u64::from(gpu) + 1).to_be_bytes());
+        uuid[8..].copy_from_slice(&mix(u64::from(gpu) + 1001).to_be_bytes());
+        uuid
+    }
+
+    /// The GPU at `domain:bus:device.function`, the domain and the function optional.
+    pub fn by_pci(text: &str) -> Option<u32> {
+        let text = text.split('.').next().unwrap_or(text);
+        let parts: Vec<_> = text.split(':').map(|part| u32::from_str_radix(part, 16)).collect();
+        match parts.as_slice() {
+            [Ok(0), Ok(bus), Ok(0)] | [Ok(bus), Ok(0)] => Some(bus.wrapping_sub(1)),
+            _ => None,
+        }
+    }
+}
 
 impl Machine {
     /// `cuDeviceGetAttribute`; an attribute that is not known here is 0.
@@ -87,16 +115,13 @@ impl Machine {
     /// `cuDeviceGetName`.
     pub fn device_name(&self, device: u32) -> Answer<String> {
         self.check_device(device)?;
-        Ok("Simulated GPU".to_string())
+        Ok(facts::NAME.to_string())
     }
 
     /// `cuDeviceGetUuid`.
     pub fn device_uuid(&self, device: u32) -> Answer<[u8; 16]> {
         self.check_device(device)?;
-        let mut uuid = [0; 16];
-        uuid[..8].copy_from_slice(&mix(u64::from(device) + 1).to_be_bytes());
-        uuid[8..].copy_from_slice(&mix(u64::from(device) + 1001).to_be_bytes());
-        Ok(uuid)
+        Ok(facts::uuid(device))
     }
 
     /// `cuDeviceGetPCIBusId`.
@@ -107,13 +132,7 @@ impl Machine {
 
     /// `cuDeviceGetByPCIBusId`: `domain:bus:device.function`, the domain and the function optional.
     pub fn device_by_pci(&self, text: &str) -> Answer<u32> {
-        let text = text.split('.').next().unwrap_or(text);
-        let parts: Vec<_> = text.split(':').map(|part| u32::from_str_radix(part, 16)).collect();
-        let bus = match parts.as_slice() {
-            [Ok(0), Ok(bus), Ok(0)] | [Ok(bus), Ok(0)] => *bus,
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
-        };
-        let device = bus.checked_sub(1).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+        let device = facts::by_pci(text).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.check_device(device).map(|()| device)
     }
 

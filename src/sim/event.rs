@@ -1,6 +1,8 @@
 //! Events.
 
+use crate::exec::Exec;
 use crate::handle::Kind;
+use crate::ipc::SharedEvent;
 use crate::machine::Machine;
 use crate::scheduler::Work;
 use crate::stream::StreamRef;
@@ -18,6 +20,16 @@ pub(crate) struct Event {
     pub context: u64,
     flags: u32,
     recorded: Mutex<Option<Record>>,
+    /// What other processes can see of it.
+    pub shared: Option<Arc<SharedEvent>>,
+}
+
+impl Event {
+    /// An event that another process made.
+    pub fn of_other_process(context: u64, shared: Arc<SharedEvent>) -> Event {
+        let flags = INTERPROCESS | NO_TIMING;
+        Event { context, flags, recorded: Mutex::new(None), shared: Some(shared) }
+    }
 }
 
 #[derive(Clone)]
@@ -29,7 +41,7 @@ enum Record {
 }
 
 impl Machine {
-    fn event(&self, handle: u64) -> Answer<Arc<Event>> {
+    pub(crate) fn event(&self, handle: u64) -> Answer<Arc<Event>> {
         lock(&self.objects).events.get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
@@ -41,11 +53,15 @@ impl Machine {
     /// `cuEventCreate`.
     pub fn create_event(&self, flags: u32) -> Answer<u64> {
         let context = self.current()?;
-        let shared = flags & INTERPROCESS != 0 && flags & NO_TIMING == 0;
-        if flags & !7 != 0 || shared {
+        let timed = flags & INTERPROCESS != 0 && flags & NO_TIMING == 0;
+        if flags & !7 != 0 || timed {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let event = Event { context: context.handle, flags, recorded: Mutex::new(None) };
+        let shared = match flags & INTERPROCESS {
+            0 => None,
+            _ => Some(Arc::new(SharedEvent::new().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?)),
+        };
+        let event = Event { context: context.handle, flags, recorded: Mutex::new(None), shared };
         let (handle, event) = self.add(Kind::Event, |_| Arc::new(event));
         lock(&self.objects).events.insert(handle, event);
         Ok(handle)
@@ -73,7 +89,10 @@ impl Machine {
         let time = Arc::new(AtomicU64::new(0));
         // Held across the submission: two threads that record one event leave one consistent record.
         let mut recorded = lock(&event.recorded);
-        let work = Work::Marker(Some(time.clone()));
+        let work = match &event.shared {
+            Some(shared) => Work::Device(Box::new(Machine::finish_shared(shared))),
+            None => Work::Marker(Some(time.clone())),
+        };
         let operation = self.submit(&destination.context, destination.lane, &[], work)?;
         *recorded = Some(Record::Queued { operation, time });
         Ok(())
@@ -102,6 +121,14 @@ impl Machine {
             return Ok(());
         }
         let record = lock(&event.recorded).clone();
+        if let Some(shared) = event.shared.clone()
+            && !self.is_captured(destination.lane)
+        {
+            let number = shared.last();
+            let job = move |exec: &Exec| shared.wait(number, || exec.check_context());
+            let work = Work::Device(Box::new(job));
+            return self.submit(&destination.context, destination.lane, &[], work).map(|_| ());
+        }
         match record {
             None => Ok(()),
             Some(Record::Captured { capture, nodes }) => self.join_capture(&destination, capture, &nodes),
@@ -132,7 +159,11 @@ impl Machine {
     /// `cuEventQuery`.
     pub fn query_event(&self, handle: u64) -> Answer {
         let event = self.event(handle)?;
-        match self.asked(&event)? {
+        let asked = self.asked(&event)?;
+        if event.shared.as_ref().is_some_and(|shared| !shared.is_over(shared.last())) {
+            return Err(CUDA_ERROR_NOT_READY);
+        }
+        match asked {
             Some(operation) if !self.scheduler.is_done(operation) => Err(CUDA_ERROR_NOT_READY),
             _ => self.context(event.context)?.check(),
         }
@@ -143,6 +174,9 @@ impl Machine {
         let event = self.event(handle)?;
         if let Some(operation) = self.asked(&event)? {
             self.scheduler.wait(operation);
+        }
+        if let Some(shared) = &event.shared {
+            shared.wait(shared.last(), || self.context(event.context)?.check())?;
         }
         self.trim_pools();
         self.context(event.context)?.check()

@@ -83,8 +83,7 @@ impl Machine {
         size: Grid,
         parameters: impl FnOnce(&Kernel) -> Answer<Vec<u8>>,
     ) -> Answer<KernelCall> {
-        let kernel =
-            if is_kernel { self.kernel_kernel(function)? } else { self.function_kernel(function)? };
+        let kernel = if is_kernel { self.kernel_kernel(function)? } else { self.function_kernel(function)? };
         size.check()?;
         let bytes = parameters(&kernel)?;
         size.call(function, kernel, bytes)

@@ -57,7 +57,13 @@ pub fn init(flags: u32) -> Answer<&'static Machine> {
     }
     fork::watch();
     let made = MACHINE.get_or_init(|| match Settings::from_environment() {
-        Ok(settings) => Machine::new(settings).ok(),
+        Ok(settings) => match Machine::new(settings) {
+            Ok(machine) => Some(machine),
+            Err(error) => {
+                eprintln!("VGMEM_SIM: the machine cannot be made: {error}");
+                None
+            }
+        },
         Err(line) => {
             eprintln!("{line}");
             None

@@ -7,8 +7,8 @@ use crate::stream::Destination;
 use crate::util::{Answer, lock};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use vgmem_abi::*;
 
 /// A loaded module of a context.
@@ -34,6 +34,15 @@ pub(crate) struct Function {
     /// The module or library.
     pub owner: u64,
     loaded: AtomicBool,
+    /// Attributes that the program has set.
+    pub set: Mutex<HashMap<i32, i32>>,
+}
+
+impl Function {
+    fn new(kernel: Arc<Kernel>, context: u64, owner: u64) -> Arc<Function> {
+        let (loaded, set) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Function { kernel, context, owner, loaded, set })
+    }
 }
 
 /// Variables that every module has: name and bytes.
@@ -57,9 +66,7 @@ impl Objects {
         let kernel = registry::find(name).ok_or(CUDA_ERROR_NOT_FOUND)?;
         let handle = handle::fresh(Kind::Function);
         found.functions.insert(name.to_owned(), handle);
-        let loaded = AtomicBool::new(false);
-        let function = Function { kernel, context: found.context, owner: module, loaded };
-        self.functions.insert(handle, Arc::new(function));
+        self.functions.insert(handle, Function::new(kernel, found.context, module));
         Ok(handle)
     }
 
@@ -152,8 +159,7 @@ impl Machine {
         let kernel = registry::find(name).ok_or(CUDA_ERROR_NOT_FOUND)?;
         let handle = handle::fresh(Kind::Kernel);
         found.kernels.insert(name.to_owned(), handle);
-        let function = Function { kernel, context: 0, owner: library, loaded: AtomicBool::new(false) };
-        objects.functions.insert(handle, Arc::new(function));
+        objects.functions.insert(handle, Function::new(kernel, 0, library));
         Ok(handle)
     }
 
@@ -179,7 +185,12 @@ impl Machine {
         lock(&self.objects).function_of_module(module, &found.kernel.name)
     }
 
-    fn function(&self, handle: u64, kind: Kind) -> Answer<Arc<Function>> {
+    /// A function of a module or a kernel of a library, where either will do.
+    pub(crate) fn function_or_kernel(&self, handle: u64) -> Answer<Arc<Function>> {
+        lock(&self.objects).functions.get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    pub(crate) fn function(&self, handle: u64, kind: Kind) -> Answer<Arc<Function>> {
         if !handle::is(handle, kind) {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }

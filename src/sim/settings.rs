@@ -1,6 +1,7 @@
 //! The setting `VGMEM_SIM`: what machine is simulated.
 
 use crate::fault::Fault;
+use crate::ledger;
 use std::time::Duration;
 
 /// How the GPUs are joined.
@@ -33,6 +34,8 @@ pub struct Settings {
     pub(crate) faults: Vec<Fault>,
     /// Least time of each operation on the GPU.
     pub latency: Duration,
+    /// Name of the machine that processes share; none: this process has its own.
+    pub machine: Option<String>,
 }
 
 impl Default for Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             driver: 13000,
             faults: Vec::new(),
             latency: Duration::ZERO,
+            machine: None,
         }
     }
 }
@@ -53,13 +57,22 @@ impl Default for Settings {
 impl Settings {
     /// Settings of this process; the error is one line that names what was wrong.
     pub fn from_environment() -> Result<Settings, String> {
-        match std::env::var_os("VGMEM_SIM") {
-            None => Ok(Settings::default()),
+        let mut settings = match std::env::var_os("VGMEM_SIM") {
+            None => Settings::default(),
             Some(text) => match text.to_str() {
-                Some(text) => Settings::parse(text),
-                None => Err("VGMEM_SIM: not valid UTF-8".to_string()),
+                Some(text) => Settings::parse(text)?,
+                None => return Err("VGMEM_SIM: not valid UTF-8".to_string()),
             },
+        };
+        if let Some(name) = std::env::var_os("VGMEM_SIM_MACHINE") {
+            let name = name.to_string_lossy().into_owned();
+            if !ledger::is_name(&name) {
+                let accepted = "a name of letters, digits, - and _";
+                return Err(format!("VGMEM_SIM_MACHINE: {name} cannot be used: accepted is {accepted}"));
+            }
+            settings.machine = Some(name);
         }
+        Ok(settings)
     }
 
     /// Reads a text like `gpus=8,mem=24G,link=nvlink4`.
@@ -72,6 +85,11 @@ impl Settings {
             })?;
         }
         Ok(settings)
+    }
+
+    /// Bytes of memory of each GPU that can be had, in whole granules.
+    pub fn gpu_memory(&self) -> u64 {
+        self.memory & !(crate::memory::GRANULE - 1)
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {

@@ -91,13 +91,13 @@ impl ValueOp {
 
     fn load(&self, exec: &Exec) -> Answer<u64> {
         let at = exec.read(self.address, self.size())?;
-        // SAFETY: the address was checked and is held, and it is aligned; the program may write it
-        // at the same time, which an atomic access allows.
-        Ok(match self.wide {
-            true => unsafe { &*at.cast::<AtomicU64>() }.load(Ordering::Acquire),
-            // SAFETY: as above.
-            false => u64::from(unsafe { &*at.cast::<AtomicU32>() }.load(Ordering::Acquire)),
-        })
+        if self.wide {
+            // SAFETY: the address was checked and is held, and it is aligned; the program may write
+            // it at the same time, which an atomic access allows.
+            return Ok(unsafe { &*at.cast::<AtomicU64>() }.load(Ordering::Acquire));
+        }
+        // SAFETY: as above.
+        Ok(u64::from(unsafe { &*at.cast::<AtomicU32>() }.load(Ordering::Acquire)))
     }
 
     fn is_over(&self, until: Until, found: u64) -> bool {
@@ -117,11 +117,12 @@ impl ValueOp {
             What::Barrier => {}
             What::Write => {
                 let at = exec.write(self.address, self.size())?;
-                // SAFETY: as in `load`, and the memory may be written.
-                match self.wide {
-                    true => unsafe { &*at.cast::<AtomicU64>() }.store(self.value, Ordering::Release),
+                if self.wide {
+                    // SAFETY: as in `load`, and the memory may be written.
+                    unsafe { &*at.cast::<AtomicU64>() }.store(self.value, Ordering::Release);
+                } else {
                     // SAFETY: as above.
-                    false => unsafe { &*at.cast::<AtomicU32>() }.store(self.value as u32, Ordering::Release),
+                    unsafe { &*at.cast::<AtomicU32>() }.store(self.value as u32, Ordering::Release);
                 }
             }
             What::Wait(until) => {

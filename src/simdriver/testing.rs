@@ -52,6 +52,13 @@ pub unsafe extern "C" fn vgmem_sim_register_kernel(
     c_int::from(added)
 }
 
+/// Bytes of memory of a GPU that are in use; 0 before `cuInit`. The management library asks.
+#[unsafe(no_mangle)]
+pub extern "C" fn vgmem_sim_used(gpu: u32) -> u64 {
+    let info = vgmem_sim::machine().and_then(|machine| machine.memory_info(gpu));
+    info.map_or(0, |(free, total)| total - free)
+}
+
 /// How often an exported symbol of the driver was called; 0 for an unknown name.
 ///
 /// # Safety

@@ -22,12 +22,12 @@ macro_rules! rows_memory {
         forward sim cuDeviceSetMemPool: cuDeviceSetMemPool@11020 (a: CUdevice, b: CUmemoryPool);
         forward none cuDeviceTotalMem: cuDeviceTotalMem@2000 (a: *mut c_uint, b: CUdevice);
         hook sim cuDeviceTotalMem: cuDeviceTotalMem_v2@3020 (a: *mut usize, b: CUdevice);
-        forward none cuIpcCloseMemHandle: cuIpcCloseMemHandle@4010 (a: CUdeviceptr);
-        forward none cuIpcGetEventHandle: cuIpcGetEventHandle@4010 (a: *mut CUipcEventHandle, b: CUevent);
-        forward none cuIpcGetMemHandle: cuIpcGetMemHandle@4010 (a: *mut CUipcMemHandle, b: CUdeviceptr);
-        forward none cuIpcOpenEventHandle: cuIpcOpenEventHandle@4010 (a: *mut CUevent, b: CUipcEventHandle);
-        forward none cuIpcOpenMemHandle: cuIpcOpenMemHandle@4010 (a: *mut CUdeviceptr, b: CUipcMemHandle, c: c_uint);
-        forward none cuIpcOpenMemHandle: cuIpcOpenMemHandle_v2@11000 (a: *mut CUdeviceptr, b: CUipcMemHandle, c: c_uint);
+        forward sim cuIpcCloseMemHandle: cuIpcCloseMemHandle@4010 (a: CUdeviceptr);
+        forward sim cuIpcGetEventHandle: cuIpcGetEventHandle@4010 (a: *mut CUipcEventHandle, b: CUevent);
+        forward sim cuIpcGetMemHandle: cuIpcGetMemHandle@4010 (a: *mut CUipcMemHandle, b: CUdeviceptr);
+        forward sim cuIpcOpenEventHandle: cuIpcOpenEventHandle@4010 (a: *mut CUevent, b: CUipcEventHandle);
+        forward sim cuIpcOpenMemHandle: cuIpcOpenMemHandle@4010 (a: *mut CUdeviceptr, b: CUipcMemHandle, c: c_uint);
+        forward sim cuIpcOpenMemHandle: cuIpcOpenMemHandle_v2@11000 (a: *mut CUdeviceptr, b: CUipcMemHandle, c: c_uint);
         forward sim cuMemAddressFree: cuMemAddressFree@10020 (a: CUdeviceptr, b: usize);
         forward sim cuMemAddressReserve: cuMemAddressReserve@10020 (a: *mut CUdeviceptr, b: usize, c: usize, d: CUdeviceptr, e: u64);
         forward sim cuMemAdvise: cuMemAdvise@8000 (a: CUdeviceptr, b: usize, c: c_int, d: CUdevice);
@@ -93,7 +93,7 @@ macro_rules! rows_memory {
         forward sim cuMemUnmap: cuMemUnmap@10020 (a: CUdeviceptr, b: usize);
         hook sim cuPointerGetAttribute: cuPointerGetAttribute@4000 (a: *mut c_void, b: c_int, c: CUdeviceptr);
         hook sim cuPointerGetAttributes: cuPointerGetAttributes@7000 (a: c_uint, b: *mut c_int, c: *mut *mut c_void, d: CUdeviceptr);
-        forward sim cuPointerSetAttribute: cuPointerSetAttribute@6000 (a: *const c_void, b: c_int, c: CUdeviceptr);
+        hook sim cuPointerSetAttribute: cuPointerSetAttribute@6000 (a: *const c_void, b: c_int, c: CUdeviceptr);
         forward none cuStreamAttachMemAsync: cuStreamAttachMemAsync@6000 / cuStreamAttachMemAsync_ptsz@7000 (a: CUstream, b: CUdeviceptr, c: usize, d: c_uint);
     }};
 }

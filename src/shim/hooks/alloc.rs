@@ -11,8 +11,12 @@ use crate::{ledger, report};
 /// Rows of a pitched allocation begin at multiples of this many bytes, as the driver's do.
 const PITCH: u64 = 512;
 
-/// An address that no allocation begins at.
-const NEVER_ALLOCATED: CUdeviceptr = 1;
+fn invalid_unless_lost(engine: &Engine) -> CUresult {
+    match engine.pool.device().health() {
+        CUDA_SUCCESS => CUDA_ERROR_INVALID_VALUE,
+        lost => lost,
+    }
+}
 
 /// `cuMemAlloc`: from the pool; small ones from the driver while it has room.
 pub unsafe fn cuMemAlloc_v2(
@@ -36,7 +40,13 @@ pub unsafe fn cuMemAlloc_v2(
     let make = if (bytes as u64) < GRANULE { Pool::allocate_small } else { Pool::allocate };
     match pooled(engine, bytes as u64, make) {
         None => forward(),
-        Some(Err(error)) => error.code(),
+        Some(Err(error)) => {
+            if error == DriverError::OUT_OF_MEMORY {
+                // SAFETY: not NULL, and the driver writes 0 then.
+                unsafe { *address = 0 };
+            }
+            error.code()
+        }
         Some(Ok(found)) => {
             // SAFETY: not NULL, and the driver would write it too.
             unsafe { *address = found };
@@ -86,10 +96,8 @@ pub unsafe fn cuMemFree_v2(real: pointers::cuMemFree_v2, address: CUdeviceptr) -
     {
         return match answer {
             Ok(()) => CUDA_SUCCESS,
-            // No allocation begins there. The driver's own code for that depends on the state of the context:
-            // it is asked with an address that is never an allocation.
-            // SAFETY: the driver checks the address.
-            Err(DriverError::INVALID_VALUE) => unsafe { real(NEVER_ALLOCATED) },
+            // No allocation begins there; a lost context is what the driver would complain of first.
+            Err(DriverError::INVALID_VALUE) => invalid_unless_lost(engine),
             Err(error) => error.code(),
         };
     }
@@ -109,8 +117,7 @@ pub unsafe fn cuMemFreeAsync(
     {
         return match answer {
             Ok(()) => CUDA_SUCCESS,
-            // SAFETY: as in `cuMemFree`.
-            Err(DriverError::INVALID_VALUE) => unsafe { real(NEVER_ALLOCATED, stream) },
+            Err(DriverError::INVALID_VALUE) => invalid_unless_lost(engine),
             Err(error) => error.code(),
         };
     }
@@ -131,6 +138,9 @@ fn pooled(
         return None;
     }
     ledger::note_home(gpu.key);
+    if let Err(lost) = DriverError::check(engine.pool.device().health()) {
+        return Some(Err(lost));
+    }
     let answer = make(&engine.pool, Request { home, context, bytes });
     match answer {
         Ok(address) => log::debug!("{bytes} bytes for GPU {home} at {address:#x}"),

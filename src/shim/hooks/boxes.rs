@@ -7,6 +7,7 @@ use std::slice;
 use vgmem_abi::*;
 
 use super::access::{Range, give, give_to_context};
+use crate::start::engine;
 
 /// The bytes from the first to the last that a box of `depth` layers of `rows` rows of `width` bytes covers.
 fn covered(
@@ -22,35 +23,59 @@ fn covered(
     (address.saturating_add(start as u64), bytes)
 }
 
+/// Whether one side of a rectangle or box is what the driver accepts for memory of `cuMemAlloc`. For mapped memory
+/// it checks less, and loses the context over what it lets through.
+fn is_sound(memory: c_int, range: Range, x: usize, width: usize, pitch: usize) -> bool {
+    if !matches!(memory, CU_MEMORYTYPE_HOST..=CU_MEMORYTYPE_UNIFIED) {
+        return false;
+    }
+    let Some(found) = engine().filter(|_| is_address(memory)).and_then(|engine| engine.pool.find(range.0)) else {
+        return true;
+    };
+    let inside = range.0 + range.1 as u64 <= found.base + found.bytes;
+    inside && (pitch == 0 || x.saturating_add(width) <= pitch)
+}
+
+/// Whether the copy is any of our business.
+fn is_pooled(addresses: [CUdeviceptr; 2]) -> bool {
+    engine().is_some_and(|engine| addresses.iter().any(|&address| engine.pool.in_arena(address)))
+}
+
 fn is_address(memory: c_int) -> bool {
     matches!(memory, CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED)
 }
 
-/// Both sides of a copy of a rectangle.
-fn rectangle(copy: &CUDA_MEMCPY2D) -> [Range; 2] {
+/// Gives access to both sides of a copy of a rectangle; false where the driver shall refuse it.
+fn rectangle(copy: &CUDA_MEMCPY2D) -> bool {
+    if !is_pooled([copy.srcDevice, copy.dstDevice]) {
+        return true;
+    }
     let size = [copy.WidthInBytes, copy.Height, 1];
     let side = |memory, address, x, y, pitch: usize| {
-        if is_address(memory) { covered(address, [x, y, 0], [pitch, 0], size) } else { (0, 0) }
+        let range = covered(address, [x, y, 0], [pitch, 0], size);
+        is_sound(memory, range, x, size[0], pitch).then_some(if is_address(memory) { range } else { (0, 0) })
     };
-    [
-        side(copy.srcMemoryType, copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcPitch),
-        side(copy.dstMemoryType, copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstPitch),
-    ]
+    let from = side(copy.srcMemoryType, copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcPitch);
+    let to = side(copy.dstMemoryType, copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstPitch);
+    from.zip(to).is_some_and(|(from, to)| give(&[from, to]))
 }
 
-/// Both sides of a copy of a box; the two structures have the same fields.
+/// Both sides of a copy of a box, if it is sound; the two structures have the same fields.
 macro_rules! sides {
     ($copy:expr) => {{
         let copy = $copy;
+        let pooled = is_pooled([copy.srcDevice, copy.dstDevice]);
         let size = [copy.WidthInBytes, copy.Height, copy.Depth];
         let from = [copy.srcXInBytes, copy.srcY, copy.srcZ];
         let to = [copy.dstXInBytes, copy.dstY, copy.dstZ];
         let source = covered(copy.srcDevice, from, [copy.srcPitch, copy.srcHeight], size);
         let target = covered(copy.dstDevice, to, [copy.dstPitch, copy.dstHeight], size);
-        [
+        let sound = is_sound(copy.srcMemoryType, source, from[0], size[0], copy.srcPitch)
+            && is_sound(copy.dstMemoryType, target, to[0], size[0], copy.dstPitch);
+        (sound || !pooled).then_some([
             if is_address(copy.srcMemoryType) { source } else { (0, 0) },
             if is_address(copy.dstMemoryType) { target } else { (0, 0) },
-        ]
+        ])
     }};
 }
 
@@ -75,7 +100,7 @@ macro_rules! structures {
 
 /// Gives both contexts of a peer copy access to both sides.
 fn peers(copy: &CUDA_MEMCPY3D_PEER) -> bool {
-    let ranges = sides!(copy);
+    let Some(ranges) = sides!(copy) else { return false };
     give_to_context(copy.srcContext, &ranges);
     give_to_context(copy.dstContext, &ranges);
     give(&ranges)
@@ -83,15 +108,15 @@ fn peers(copy: &CUDA_MEMCPY3D_PEER) -> bool {
 
 structures! {
     /// `cuMemcpy2D`.
-    cuMemcpy2D_v2(copy: CUDA_MEMCPY2D) gives give(&rectangle(copy));
+    cuMemcpy2D_v2(copy: CUDA_MEMCPY2D) gives rectangle(copy);
     /// `cuMemcpy2DUnaligned`.
-    cuMemcpy2DUnaligned_v2(copy: CUDA_MEMCPY2D) gives give(&rectangle(copy));
+    cuMemcpy2DUnaligned_v2(copy: CUDA_MEMCPY2D) gives rectangle(copy);
     /// `cuMemcpy2DAsync`.
-    cuMemcpy2DAsync_v2(copy: CUDA_MEMCPY2D, stream) gives give(&rectangle(copy));
+    cuMemcpy2DAsync_v2(copy: CUDA_MEMCPY2D, stream) gives rectangle(copy);
     /// `cuMemcpy3D`.
-    cuMemcpy3D_v2(copy: CUDA_MEMCPY3D) gives give(&sides!(copy));
+    cuMemcpy3D_v2(copy: CUDA_MEMCPY3D) gives sides!(copy).is_some_and(|sides| give(&sides));
     /// `cuMemcpy3DAsync`.
-    cuMemcpy3DAsync_v2(copy: CUDA_MEMCPY3D, stream) gives give(&sides!(copy));
+    cuMemcpy3DAsync_v2(copy: CUDA_MEMCPY3D, stream) gives sides!(copy).is_some_and(|sides| give(&sides));
     /// `cuMemcpy3DPeer`.
     cuMemcpy3DPeer(copy: CUDA_MEMCPY3D_PEER) gives peers(copy);
     /// `cuMemcpy3DPeerAsync`.

@@ -6,7 +6,7 @@ use vgmem_abi::*;
 
 use super::launch;
 use crate::start::{self, Engine, engine};
-use crate::{slot, start::forget_contexts};
+use crate::slot;
 
 /// `cuInit`: the engine starts after the first that succeeds.
 pub unsafe fn cuInit(real: pointers::cuInit, flags: c_uint) -> CUresult {
@@ -90,7 +90,7 @@ unsafe fn destroy(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresu
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(context) };
     if rc == CUDA_SUCCESS {
-        ended(context as u64);
+        ended(context as u64, true);
     }
     rc
 }
@@ -142,7 +142,7 @@ unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CU
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(gpu) };
     if let Some(context) = context {
-        ended(context);
+        ended(context, false);
     }
     rc
 }
@@ -159,19 +159,64 @@ unsafe fn release(real: pointers::cuDevicePrimaryCtxRelease_v2, gpu: CUdevice) -
         && engine.pool.device().primary(gpu).is_none()
     {
         launch::forget_functions();
-        ended_with(engine, context);
+        ended_with(engine, context, false);
     }
     rc
 }
 
 /// A context is gone: what still belongs to it goes, and its handle may come back for another GPU.
-fn ended(context: u64) {
+fn ended(context: u64, destroyed: bool) {
     if let Some(engine) = engine() {
-        ended_with(engine, context);
+        ended_with(engine, context, destroyed);
     }
 }
 
-fn ended_with(engine: &Engine, context: u64) {
+fn ended_with(engine: &Engine, context: u64, destroyed: bool) {
     engine.pool.free_context(context, true);
-    forget_contexts();
+    start::context_ended(context, destroyed);
+}
+
+/// `cuCtxCreate`, second ABI.
+pub unsafe fn cuCtxCreate_v2(
+    real: pointers::cuCtxCreate_v2,
+    context: *mut CUcontext,
+    flags: c_uint,
+    gpu: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    created(start::with_room(|| unsafe { real(context, flags, gpu) }), context)
+}
+
+/// `cuCtxCreate`, third ABI.
+pub unsafe fn cuCtxCreate_v3(
+    real: pointers::cuCtxCreate_v3,
+    context: *mut CUcontext,
+    affinity: *mut c_void,
+    count: c_int,
+    flags: c_uint,
+    gpu: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    created(start::with_room(|| unsafe { real(context, affinity, count, flags, gpu) }), context)
+}
+
+/// `cuCtxCreate`, fourth ABI.
+pub unsafe fn cuCtxCreate_v4(
+    real: pointers::cuCtxCreate_v4,
+    context: *mut CUcontext,
+    params: *mut c_void,
+    flags: c_uint,
+    gpu: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    created(start::with_room(|| unsafe { real(context, params, flags, gpu) }), context)
+}
+
+/// Notes a new context: its handle may be one that was destroyed.
+fn created(rc: CUresult, context: *mut CUcontext) -> CUresult {
+    if rc == CUDA_SUCCESS && !context.is_null() {
+        // SAFETY: the driver has just written it.
+        start::context_created(unsafe { *context } as u64);
+    }
+    rc
 }

@@ -86,6 +86,10 @@ pub unsafe fn cuMemGetAddressRange_v2(
         // SAFETY: the program's own call.
         return unsafe { real(base, bytes, known_to_driver(address)) };
     };
+    match engine().map_or(CUDA_SUCCESS, |engine| engine.pool.device().health()) {
+        CUDA_SUCCESS => {}
+        lost => return lost,
+    }
     // SAFETY: the driver writes what is not NULL, too.
     unsafe {
         if !base.is_null() {
@@ -176,6 +180,36 @@ pub unsafe fn cuPointerGetAttribute(
     }
 }
 
+/// In a list, HOST_POINTER of an address that is no device memory is the address itself.
+///
+/// # Safety
+/// Both arrays hold `count` entries, as the driver has just found.
+unsafe fn give_back_address(count: c_uint, attributes: *mut c_int, data: *mut *mut c_void, address: CUdeviceptr) {
+    for index in 0..count as usize {
+        // SAFETY: by contract.
+        unsafe {
+            let target = *data.add(index);
+            if *attributes.add(index) == CU_POINTER_ATTRIBUTE_HOST_POINTER && !target.is_null() {
+                target.cast::<u64>().write_unaligned(address);
+            }
+        }
+    }
+}
+
+/// `cuPointerSetAttribute`: SYNC_MEMOPS is on for mapped memory anyway; nothing else can be set.
+pub unsafe fn cuPointerSetAttribute(
+    real: pointers::cuPointerSetAttribute,
+    value: *const c_void,
+    attribute: c_int,
+    address: CUdeviceptr,
+) -> CUresult {
+    if value.is_null() || engine().and_then(|engine| engine.pool.find(address)).is_none() {
+        // SAFETY: the program's own call.
+        return unsafe { real(value, attribute, known_to_driver(address)) };
+    }
+    if attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS { CUDA_SUCCESS } else { CUDA_ERROR_INVALID_VALUE }
+}
+
 /// `cuPointerGetAttributes`: the driver first, then ours over those that differ.
 pub unsafe fn cuPointerGetAttributes(
     real: pointers::cuPointerGetAttributes,
@@ -185,8 +219,14 @@ pub unsafe fn cuPointerGetAttributes(
     address: CUdeviceptr,
 ) -> CUresult {
     let Some(found) = engine().and_then(|engine| engine.pool.find(address)) else {
+        let asked = known_to_driver(address);
         // SAFETY: the program's own call.
-        return unsafe { real(count, attributes, data, known_to_driver(address)) };
+        let rc = unsafe { real(count, attributes, data, asked) };
+        if rc == CUDA_SUCCESS && asked != address {
+            // SAFETY: the driver has just used both arrays.
+            unsafe { give_back_address(count, attributes, data, address) };
+        }
+        return rc;
     };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(count, attributes, data, address) };

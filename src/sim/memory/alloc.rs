@@ -80,30 +80,40 @@ pub(super) struct Block {
 impl Memory {
     /// Fresh memory of whole granules at addresses of its own: address and handle.
     pub(super) fn granules(&mut self, place: Place, size: u64) -> Answer<(u64, u64)> {
+        let handle = self.take(place, size, 0)?;
+        Ok((self.show_somewhere(handle, size)?, handle))
+    }
+
+    /// Shows physical memory at free addresses; it is dropped if that fails.
+    pub(super) fn show_somewhere(&mut self, handle: u64, size: u64) -> Answer<u64> {
         if self.arena.is_none() {
             self.arena = Arena::new();
         }
-        let handle = self.take(place, size, 0)?;
         let address = self.arena.as_mut().and_then(|arena| arena.holes.take(size));
         let shown = match address {
             Some(address) => self.show(address, handle).map(|()| address),
             None => Err(CUDA_ERROR_OUT_OF_MEMORY),
         };
         if shown.is_err() {
-            if let (Some(arena), Some(address)) = (self.arena.as_mut(), address) {
-                arena.holes.give(address, size);
+            if let Some(address) = address {
+                self.give_addresses(address, size);
             }
             self.drop_unused(handle);
         }
-        Ok((shown?, handle))
+        shown
+    }
+
+    /// Takes addresses of `show_somewhere` back.
+    pub(super) fn give_addresses(&mut self, address: u64, size: u64) {
+        if let Some(arena) = self.arena.as_mut() {
+            arena.holes.give(address, size);
+        }
     }
 
     /// Takes memory of `granules` back.
     pub(super) fn return_granules(&mut self, address: u64, size: u64, physical: u64) {
         self.hide(address, size, physical, &[]);
-        if let Some(arena) = self.arena.as_mut() {
-            arena.holes.give(address, size);
-        }
+        self.give_addresses(address, size);
     }
 
     /// `cuMemAlloc`.
@@ -203,8 +213,11 @@ impl Memory {
     pub fn free(&mut self, address: u64) -> Answer {
         self.owner_of_allocation(address)?;
         let Some(range) = self.ranges.remove(&address) else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        let Kind::Allocated { physical, block, origin, .. } = range.kind else { return Ok(()) };
+        let Kind::Allocated { physical, block, origin, device, .. } = range.kind else { return Ok(()) };
         range.users.iter().for_each(|user| user.lose());
+        if self.physical.get(&physical).is_some_and(|physical| physical.exported) {
+            self.end_ipc(device, range.id);
+        }
         if let (Origin::Pool(pool) | Origin::Graph(pool), Some(start)) = (origin, block) {
             self.free_to_pool(pool, start, address, &range);
             return Ok(());
@@ -213,9 +226,7 @@ impl Memory {
             None => {
                 let size = round_up(range.size, GRANULE).unwrap_or(range.size);
                 self.hide(address, size, physical, &range.users);
-                if let Some(arena) = self.arena.as_mut() {
-                    arena.holes.give(address, size);
-                }
+                self.give_addresses(address, size);
             }
             Some(start) => self.free_small(start, address, &range),
         }
@@ -237,9 +248,7 @@ impl Memory {
         let physical = block.physical;
         self.blocks.remove(&start);
         self.hide(start, GRANULE, physical, &range.users);
-        if let Some(arena) = self.arena.as_mut() {
-            arena.holes.give(start, GRANULE);
-        }
+        self.give_addresses(start, GRANULE);
     }
 
     /// Frees whatever a context that ends has allocated.
@@ -250,7 +259,9 @@ impl Memory {
         };
         let gone: Vec<u64> = self.ranges.iter().filter(|(_, r)| of(r)).map(|(start, _)| *start).collect();
         for start in gone {
-            if self.free(start).is_err() {
+            if self.opened.contains_key(&start) {
+                self.drop_opened(start);
+            } else if self.free(start).is_err() {
                 // Pinned memory of a context that ends stays readable for the program.
                 self.ranges.remove(&start);
             }

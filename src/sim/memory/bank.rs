@@ -4,11 +4,13 @@
 //! pages take memory. Freed memory is punched out, so nothing old can be read again.
 
 use super::{GRANULE, Place};
+use crate::ledger::Ledger;
 use crate::util::Answer;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 use vgmem_abi::*;
 
 /// The file's size. Pages lie in the lower half, their records in the upper half.
@@ -17,7 +19,7 @@ const RECORDS: u64 = 1 << 60;
 const RECORD: u64 = 16;
 
 /// Prefix of the memfd's name, by which an imported descriptor is known as one of ours.
-const NAME: &str = "vgmem-sim";
+pub(super) const NAME: &str = "vgmem-sim";
 
 /// Memory of one GPU or of the host.
 pub(super) struct Bank {
@@ -26,11 +28,13 @@ pub(super) struct Bank {
     next: u64,
     used: u64,
     capacity: u64,
+    /// Where all processes of the machine note what they use, and the column of this memory.
+    shared: Option<(Arc<Ledger>, usize)>,
 }
 
 impl Bank {
     /// Memory of `capacity` bytes.
-    pub fn new(capacity: u64) -> io::Result<Bank> {
+    pub fn new(capacity: u64, shared: Option<(Arc<Ledger>, usize)>) -> io::Result<Bank> {
         let name = std::ffi::CString::new(NAME)?;
         // SAFETY: the name is a C string.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
@@ -41,12 +45,16 @@ impl Bank {
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         file.set_len(SIZE)?;
         let inode = file.metadata()?.ino();
-        Ok(Bank { file, inode, next: 0, used: 0, capacity })
+        Ok(Bank { file, inode, next: 0, used: 0, capacity, shared })
     }
 
     /// Bytes that are left.
     pub fn free(&self) -> u64 {
-        self.capacity - self.used
+        let used = match &self.shared {
+            Some((ledger, column)) => ledger.used(*column),
+            None => self.used,
+        };
+        self.capacity.saturating_sub(used)
     }
 
     /// Bytes there are.
@@ -59,9 +67,23 @@ impl Bank {
         self.file.as_raw_fd()
     }
 
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Number of the file.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Takes `size` bytes (whole granules) and gives their offset.
     pub fn take(&mut self, size: u64) -> Answer<u64> {
-        if size > self.free() {
+        let fits = match &self.shared {
+            Some((ledger, column)) => ledger.take(*column, size, self.capacity),
+            None => size <= self.free(),
+        };
+        if !fits {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         let offset = self.next;
@@ -73,6 +95,9 @@ impl Bank {
     /// Gives bytes back. What an importer may still see stays in the file.
     pub fn give(&mut self, offset: u64, size: u64, keep: bool) {
         self.used -= size;
+        if let Some((ledger, column)) = &self.shared {
+            ledger.give(*column, size);
+        }
         if !keep {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: the descriptor is ours; the call touches the file only.

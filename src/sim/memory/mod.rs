@@ -4,6 +4,7 @@ mod access;
 mod alloc;
 mod bank;
 mod host;
+pub(crate) mod ipc;
 mod pool;
 mod query;
 mod share;
@@ -15,10 +16,12 @@ pub use pool::PoolValue;
 pub use query::Attribute;
 
 use crate::exec::Running;
+use crate::ledger::{self, Ledger};
 use crate::settings::{Link, Settings};
 use crate::util::Answer;
 use alloc::{Arena, Block};
 use bank::Bank;
+use ipc::Opened;
 use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -151,6 +154,8 @@ pub(crate) struct Memory {
     arena: Option<Arena>,
     /// Shared blocks of small allocations: start to block.
     blocks: BTreeMap<u64, Block>,
+    /// Memory of other processes, by address.
+    opened: BTreeMap<u64, Opened>,
     pools: BTreeMap<u64, Pool>,
     default_pools: BTreeMap<u32, u64>,
     current_pools: BTreeMap<u32, u64>,
@@ -160,10 +165,15 @@ pub(crate) struct Memory {
 impl Memory {
     /// Memory of the machine that `settings` describe.
     pub fn new(settings: &Settings) -> std::io::Result<Memory> {
-        let banks = (0..settings.gpus).map(|_| Bank::new(settings.memory & !(GRANULE - 1)));
+        let ledger = match &settings.machine {
+            Some(name) => Some(Arc::new(Ledger::join(name)?)),
+            None => None,
+        };
+        let shared = |device| Some((ledger.clone()?, ledger::column(device)));
+        let banks = (0..settings.gpus).map(|gpu| Bank::new(settings.gpu_memory(), shared(Some(gpu))));
         Ok(Memory {
             banks: banks.collect::<Result<_, _>>()?,
-            host: Bank::new(settings.host & !(GRANULE - 1))?,
+            host: Bank::new(settings.host & !(GRANULE - 1), shared(None))?,
             link: settings.link,
             driver: settings.driver,
             physical: HashMap::new(),
@@ -172,6 +182,7 @@ impl Memory {
             ranges: BTreeMap::new(),
             arena: None,
             blocks: BTreeMap::new(),
+            opened: BTreeMap::new(),
             pools: BTreeMap::new(),
             default_pools: BTreeMap::new(),
             current_pools: BTreeMap::new(),

@@ -53,6 +53,11 @@ pub(super) fn hide(address: u64, size: u64, in_use: bool) -> bool {
     map(address, size, protection, QUIET | libc::MAP_FIXED, -1, 0).is_some()
 }
 
+/// Shows the first `size` bytes of a file anywhere.
+pub(super) fn share(fd: i32, size: u64) -> Option<u64> {
+    map(0, size, PROT_RW, libc::MAP_SHARED, fd, 0)
+}
+
 /// Fresh memory of the host, zeroed.
 pub(super) fn host_pages(size: u64) -> Option<u64> {
     map(0, size, PROT_RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)

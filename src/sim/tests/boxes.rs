@@ -145,7 +145,8 @@ fn peers_are_reached_through_their_own_rights() {
     let (there, content) = counted(m, 4096);
     m.set_context(first).unwrap();
     let here = m.allocate(4096).unwrap();
-    let copy = BoxCopy { peers: Some([first, second]), ..rectangle(device(here, 64), device(there, 64), 64, 64) };
+    let copy =
+        BoxCopy { peers: Some([first, second]), ..rectangle(device(here, 64), device(there, 64), 64, 64) };
     m.copy_box(&copy, stream(0), true).unwrap();
     assert_eq!(bytes(m, here, 4096), content);
     let mut program = vec![0_u8; 4096];

@@ -9,8 +9,8 @@ use vgmem_abi::*;
 use vgmem_sim::{
     Answer, CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_MERGE,
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
-    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, Fill, HostCall, Machine, NodeContent, StreamRef, Towards, Transfer,
-    ValueOp,
+    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, Fill, HostCall, Machine, NodeContent, StreamRef, Towards,
+    Transfer, ValueOp,
 };
 
 const UNSUPPORTED: u32 = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -40,13 +40,24 @@ fn during<T>(
 }
 
 /// The call is refused with `code`, and the capture is invalid.
-fn breaks<T>(m: &'static Machine, mode: i32, flags: u32, code: u32, call: impl FnOnce(StreamRef) -> Answer<T>) {
+fn breaks<T>(
+    m: &'static Machine,
+    mode: i32,
+    flags: u32,
+    code: u32,
+    call: impl FnOnce(StreamRef) -> Answer<T>,
+) {
     let seen = during(m, mode, flags, call);
     assert_eq!(seen, (code, 2, Err(INVALIDATED)), "mode {mode}");
 }
 
 /// The call is done, and the capture goes on; gives the types of the nodes.
-fn works<T>(m: &'static Machine, mode: i32, flags: u32, call: impl FnOnce(StreamRef) -> Answer<T>) -> Vec<i32> {
+fn works<T>(
+    m: &'static Machine,
+    mode: i32,
+    flags: u32,
+    call: impl FnOnce(StreamRef) -> Answer<T>,
+) -> Vec<i32> {
     let (code, status, end) = during(m, mode, flags, call);
     assert_eq!((code, status), (0, 1), "mode {mode}");
     let graph = end.unwrap();

@@ -8,8 +8,8 @@ use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 use vgmem_abi::*;
 use vgmem_sim::{
-    BoxCopy, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, Fill, Grid, HostCall, Machine, NodeContent, Operand, Towards,
-    Transfer, Update,
+    BoxCopy, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, Fill, Grid, HostCall, Machine, NodeContent, Operand,
+    Towards, Transfer, Update,
 };
 
 const INVALID: u32 = CUDA_ERROR_INVALID_VALUE;

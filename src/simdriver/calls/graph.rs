@@ -236,11 +236,7 @@ pub(crate) unsafe fn cuGraphAddEmptyNode(
 ///
 /// # Safety
 /// Both arrays must be NULL or have `count` nodes.
-unsafe fn pairs(
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    count: usize,
-) -> Answer<Vec<(u64, u64)>> {
+unsafe fn pairs(from: *const CUgraphNode, to: *const CUgraphNode, count: usize) -> Answer<Vec<(u64, u64)>> {
     // SAFETY: the caller's promise.
     let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
     Ok(from.into_iter().zip(to).collect())
@@ -393,7 +389,8 @@ pub(super) fn describe(node: CUgraphNode) -> Answer<CUDA_KERNEL_NODE_PARAMS> {
     let is_kernel = vgmem_sim::is_kernel(call.function);
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.get_or_insert_default();
-    let known = kept.get(&handle(node)).is_some_and(|(old, _)| Arc::ptr_eq(&old.parameters, &call.parameters));
+    let known =
+        kept.get(&handle(node)).is_some_and(|(old, _)| Arc::ptr_eq(&old.parameters, &call.parameters));
     if !known {
         let base = call.parameters.as_ptr().expose_provenance();
         let places = call.kernel.parameters.iter().map(|(offset, _)| base + offset).collect();

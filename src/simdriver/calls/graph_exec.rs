@@ -104,11 +104,7 @@ pub(crate) unsafe fn cuGraphExecEventWaitNodeSetEvent(
     machine()?.set_executable_node(handle(executable), handle(node), content)
 }
 
-pub(crate) unsafe fn cuGraphNodeSetEnabled(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    on: c_uint,
-) -> Answer {
+pub(crate) unsafe fn cuGraphNodeSetEnabled(executable: CUgraphExec, node: CUgraphNode, on: c_uint) -> Answer {
     machine()?.enable_node(handle(executable), handle(node), on != 0)
 }
 

@@ -256,39 +256,3 @@ pub(crate) unsafe fn cuFuncIsLoaded(out: *mut c_int, function: CUfunction) -> An
     out.put(machine.is_loaded(handle(function))? as c_int);
     Ok(())
 }
-
-/// Attributes of a function: what a kernel of the simulated GPU uses.
-fn attribute(number: c_int) -> Answer<c_int> {
-    match number {
-        0 => Ok(1024),      // threads of a block
-        1..=3 | 7 => Ok(0), // shared, constant, local memory; cache mode
-        4 => Ok(32),        // registers
-        5 | 6 => Ok(90),    // architecture
-        8 => Ok(48 << 10),  // dynamic shared memory
-        9 => Ok(-1),        // preferred carve-out: none
-        10..=15 => Ok(0),   // clusters
-        _ => Err(CUDA_ERROR_INVALID_VALUE),
-    }
-}
-
-pub(crate) unsafe fn cuFuncGetAttribute(out: *mut c_int, number: c_int, function: CUfunction) -> Answer {
-    let machine = machine()?;
-    let out = room(out)?;
-    machine.function_kernel(handle(function))?;
-    out.put(attribute(number)?);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuKernelGetAttribute(
-    out: *mut c_int,
-    number: c_int,
-    kernel: CUkernel,
-    device: CUdevice,
-) -> Answer {
-    let machine = machine()?;
-    let out = room(out)?;
-    machine.check_device(u32::try_from(device).map_err(|_| CUDA_ERROR_INVALID_DEVICE)?)?;
-    machine.kernel_kernel(handle(kernel))?;
-    out.put(attribute(number)?);
-    Ok(())
-}

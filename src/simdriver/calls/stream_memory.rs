@@ -96,11 +96,7 @@ pub(crate) unsafe fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Answer 
     machine()?.trim_pool(handle(pool), keep as u64)
 }
 
-pub(crate) unsafe fn cuMemPoolGetAttribute(
-    pool: CUmemoryPool,
-    attribute: c_int,
-    out: *mut c_void,
-) -> Answer {
+pub(crate) unsafe fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: c_int, out: *mut c_void) -> Answer {
     let machine = machine()?;
     room(out)?;
     match machine.pool_attribute(handle(pool), attribute)? {

@@ -1,0 +1,364 @@
+//! The pager's work before a launch: bring the pages that the launch names home, send others away for them.
+//!
+//! Strict (rule S3): nothing is in flight on any GPU that may reach the pages, and nothing is submitted meanwhile;
+//! the caller guarantees both. Pages are moved through *frames*: physical memory that no page uses, mapped for good
+//! at a shadow address of its own, so that a copy needs no mapping and a host frame is pinned once.
+//!
+//! ```text
+//! page (address -> old memory)      frame (shadow -> new memory)
+//!   copy old -> shadow                                     both directions at once, a wave of pages
+//!   wait
+//!   unmap address, map address -> new, grant               the commit; a failure maps the old memory again
+//! page (address -> new memory)      frame (shadow -> old memory), spare
+//! ```
+//!
+//! Invariants: a frame is spare, or a page's, or in one wave; each is charged to its tier all the time. Before its
+//! commit a page's address shows its old memory, and nothing has written there.
+
+use std::collections::VecDeque;
+
+use vgmem_policy::{Exchange, PageRef, spill_order};
+
+use crate::device::{Context, Device, DriverError, Handle};
+use crate::map::PageId;
+use crate::pool::{Around, Pool, State};
+
+/// Bytes that one wave copies in one direction, at most.
+const WAVE_BYTES: u64 = 256 << 20;
+
+/// Physical memory that no page uses.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    handle: Handle,
+    tier: usize,
+    bytes: u64,
+    /// Where it is mapped for the pager's copies.
+    shadow: u64,
+}
+
+/// What an exchange did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Pages that came home.
+    pub fetched: u64,
+    /// Pages that were sent away.
+    pub evicted: u64,
+    /// Pages that the launch names and that are still elsewhere.
+    pub left: u64,
+}
+
+/// For whom pages move.
+#[derive(Clone, Copy)]
+struct For {
+    home: u8,
+    context: Context,
+}
+
+/// One page on its way into a frame.
+struct Passage {
+    page: PageRef,
+    address: u64,
+    frame: Frame,
+}
+
+impl<D: Device> Pool<D> {
+    /// Whether pages of this GPU's allocations lie elsewhere. One load: asked at every launch.
+    #[inline]
+    pub fn is_under_pressure(&self) -> bool {
+        self.displaced.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// A launch names these addresses. Notes the use, and says whether pages of theirs lie away from `home`.
+    pub fn note_launch(&self, home: u8, addresses: &[u64]) -> bool {
+        let mut state = self.lock();
+        let named = self.named(&state, addresses);
+        state.pager.launch(&named);
+        named.iter().any(|&slot| self.is_away(&state, slot, home))
+    }
+
+    /// Brings pages of the named allocations home. See the module's contract.
+    pub fn bring(&self, home: u8, context: Context, addresses: &[u64]) -> Result<Exchanged, DriverError> {
+        let whom = For { home, context };
+        let Exchange { fetch, evict } = self.plan_exchange(whom, addresses);
+        let wanted = fetch.len() as u64;
+        let (mut fetch, mut evict) = (VecDeque::from(fetch), VecDeque::from(evict));
+        let mut done = Exchanged::default();
+        while !fetch.is_empty() {
+            let (came, went) = self.wave(whom, &mut fetch, &mut evict)?;
+            done.fetched += came;
+            done.evicted += went;
+            if came + went == 0 {
+                break; // no frame anywhere: the rest is read where it lies
+            }
+        }
+        done.left = wanted - done.fetched;
+        let mut state = self.lock();
+        state.fetched += done.fetched;
+        state.evicted += done.evicted;
+        Ok(done)
+    }
+
+    fn named(&self, state: &State, addresses: &[u64]) -> Vec<u32> {
+        let mut named: Vec<u32> = addresses.iter().filter_map(|&address| self.slot_of(state, address)).collect();
+        named.sort_unstable();
+        named.dedup();
+        named
+    }
+
+    fn is_away(&self, state: &State, slot: u32, home: u8) -> bool {
+        let Some(allocation) = state.allocations.get(slot) else { return false };
+        allocation.home == home
+            && allocation.pages.iter().any(|&id| state.pages.get(id).is_some_and(|p| p.tier != home as usize))
+    }
+
+    /// Pages of these allocations that only `home` has access to: others must not move under another GPU.
+    fn movable<'a>(&'a self, state: &'a State, slot: u32, home: u8) -> impl Iterator<Item = (PageRef, usize)> + 'a {
+        let pages = state.allocations.get(slot).filter(|a| a.home == home).map_or(&[][..], |a| &a.pages);
+        pages.iter().filter_map(move |&id| {
+            let page = state.pages.get(id)?;
+            let alone = self.map.access_of(PageId(id)) == 1 << home;
+            alone.then_some((PageRef { page: id, object: slot, bytes: page.bytes }, page.tier))
+        })
+    }
+
+    fn plan_exchange(&self, whom: For, addresses: &[u64]) -> Exchange {
+        let state = self.lock();
+        let home = whom.home as usize;
+        let named = self.named(&state, addresses);
+        let of = |slot| self.movable(&state, slot, whom.home);
+        let missing: Vec<PageRef> =
+            named.iter().flat_map(|&slot| of(slot)).filter(|(_, tier)| *tier != home).map(|(page, _)| page).collect();
+        let resident: Vec<PageRef> = state
+            .allocations
+            .iter()
+            .flat_map(|(slot, _)| of(slot))
+            .filter(|(_, tier)| *tier == home)
+            .map(|(page, _)| page)
+            .collect();
+        let tier = &state.tiers[home];
+        let room = tier.capacity.saturating_sub(tier.used - tier.spare);
+        state.pager.exchange(&named, &missing, &resident, room)
+    }
+
+    /// Moves as many pages as there are frames for, both directions at once: (fetched, evicted).
+    fn wave(
+        &self,
+        whom: For,
+        fetch: &mut VecDeque<PageRef>,
+        evict: &mut VecDeque<PageRef>,
+    ) -> Result<(u64, u64), DriverError> {
+        let outbound = self.embark(whom, evict, false);
+        let inbound = self.embark(whom, fetch, true);
+        let begin = |lane: usize, passages: Vec<Passage>| {
+            let mut begun = Vec::new();
+            for passage in passages {
+                let (to, bytes) = (passage.frame.shadow, passage.frame.bytes);
+                match self.device.begin_copy(lane, to, passage.address, bytes, whom.context) {
+                    Ok(()) => begun.push(passage),
+                    Err(_) => self.spare(passage.frame), // not begun: the page stays where it is
+                }
+            }
+            begun
+        };
+        let outbound = begin(0, outbound);
+        let inbound = begin(1, inbound);
+        if let Err(error) = self.wait_for_lanes(whom.context) {
+            // Copies may be in flight: the frames are left alone. No page has moved.
+            let lost: u64 = outbound.iter().chain(&inbound).map(|passage| passage.frame.bytes).sum();
+            self.lock().lost += lost;
+            return Err(error);
+        }
+        let went = outbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
+        let came = inbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
+        Ok((came, went))
+    }
+
+    fn wait_for_lanes(&self, context: Context) -> Result<(), DriverError> {
+        let mut answer = Ok(());
+        for _ in 0..crate::relocate::WAITS {
+            answer = self.device.wait_copies(context);
+            if answer.is_ok() {
+                break;
+            }
+        }
+        answer
+    }
+
+    /// Finds a frame for each page at the head of the queue, up to a wave.
+    fn embark(&self, whom: For, queue: &mut VecDeque<PageRef>, inbound: bool) -> Vec<Passage> {
+        let mut passages = Vec::new();
+        let mut bytes = 0;
+        while let Some(&page) = queue.front() {
+            if bytes + page.bytes > WAVE_BYTES && bytes > 0 {
+                break;
+            }
+            let frame = if inbound {
+                self.take_frame(whom, whom.home as usize, page.bytes)
+            } else {
+                self.tiers_away(whom).into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes))
+            };
+            let Some(frame) = frame else { break };
+            queue.pop_front();
+            let Some(address) = self.lock().pages.get(page.page).map(|page| page.address) else {
+                self.spare(frame);
+                continue;
+            };
+            bytes += page.bytes;
+            passages.push(Passage { page, address, frame });
+        }
+        passages
+    }
+
+    /// Tiers other than home, nearest first.
+    fn tiers_away(&self, whom: For) -> Vec<usize> {
+        let state = self.lock();
+        let tiers = self.view(&state, whom.home, &Around::default());
+        spill_order(&tiers).into_iter().filter(|&tier| tier != whom.home as usize).collect()
+    }
+
+    /// A spare frame, or a new one where the tier has room; spare frames of other sizes make room.
+    fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
+        let shadow = {
+            let mut state = self.lock();
+            if let Some(at) = state.spare.iter().position(|frame| frame.tier == tier && frame.bytes == bytes) {
+                state.tiers[tier].spare -= bytes;
+                return Some(state.spare.swap_remove(at));
+            }
+            let account = &state.tiers[tier];
+            if (account.capacity + account.exchange).saturating_sub(account.used) < bytes {
+                drop(state);
+                return self.trade_frames(whom, tier, bytes);
+            }
+            let shadow = state.spans.take(bytes)?;
+            state.charge(tier, bytes);
+            shadow
+        };
+        let place = self.place(tier, whom.home);
+        let made = self.device.create(place, bytes).and_then(|handle| {
+            self.reveal(whom, shadow, bytes, handle).map(|()| handle).inspect_err(|_| {
+                let _ = self.device.release(place, bytes, handle); // it was never mapped: nothing else to undo
+            })
+        });
+        match made {
+            Ok(handle) => Some(Frame { handle, tier, bytes, shadow }),
+            Err(_) => {
+                let mut state = self.lock();
+                state.uncharge(tier, bytes);
+                state.spans.give(shadow, bytes);
+                None
+            }
+        }
+    }
+
+    /// Gives spare frames of other sizes back until a new one of this size fits.
+    fn trade_frames(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
+        let other = {
+            let mut state = self.lock();
+            let at = state.spare.iter().position(|frame| frame.tier == tier && frame.bytes != bytes)?;
+            let frame = state.spare.swap_remove(at);
+            state.tiers[tier].spare -= frame.bytes;
+            frame
+        };
+        self.drop_frame(whom.home, other);
+        self.take_frame(whom, tier, bytes)
+    }
+
+    /// Maps memory at a shadow address for the pager's copies.
+    fn reveal(&self, whom: For, shadow: u64, bytes: u64, handle: Handle) -> Result<(), DriverError> {
+        self.device.map(shadow, bytes, handle)?;
+        self.device.grant(shadow, bytes, whom.home).or_else(|error| {
+            self.device.unmap(shadow, bytes)?;
+            Err(error)
+        })
+    }
+
+    fn spare(&self, frame: Frame) {
+        let mut state = self.lock();
+        state.tiers[frame.tier].spare += frame.bytes;
+        state.spare.push(frame);
+    }
+
+    /// Gives a frame's memory back to the driver.
+    fn drop_frame(&self, home: u8, frame: Frame) {
+        let place = self.place(frame.tier, home);
+        let gone = self.device.unmap(frame.shadow, frame.bytes).is_ok();
+        let released = gone && self.device.release(place, frame.bytes, frame.handle).is_ok();
+        let mut state = self.lock();
+        if gone {
+            state.spans.give(frame.shadow, frame.bytes);
+        }
+        if released {
+            state.uncharge(frame.tier, frame.bytes);
+        } else {
+            state.lost += frame.bytes;
+        }
+    }
+
+    /// Gives all spare frames back; how many bytes that was.
+    pub fn release_spare(&self) -> u64 {
+        let frames = {
+            let mut state = self.lock();
+            let frames = std::mem::take(&mut state.spare);
+            state.tiers.iter_mut().for_each(|tier| tier.spare = 0);
+            frames
+        };
+        let bytes = frames.iter().map(|frame| frame.bytes).sum();
+        frames.into_iter().for_each(|frame| self.drop_frame(0, frame));
+        bytes
+    }
+
+    /// Shows the copied page at its address; its old memory becomes a spare frame.
+    fn commit(&self, whom: For, passage: Passage) -> Result<(), DriverError> {
+        let Passage { page, address, frame } = passage;
+        let bytes = page.bytes;
+        let old = {
+            let state = self.lock();
+            state.pages.get(page.page).map(|page| (page.handle, page.tier, page.shadow))
+        };
+        let Some((handle, tier, shadow)) = old else {
+            self.spare(frame);
+            return Err(DriverError::INVALID_VALUE);
+        };
+        if let Err(error) = self.device.unmap(address, bytes) {
+            self.spare(frame);
+            return Err(error);
+        }
+        let access = 1 << whom.home;
+        if let Err(error) = self.show_at(address, bytes, access, frame.handle) {
+            if self.show_at(address, bytes, access, handle).is_err() {
+                self.lock().lost += bytes; // the address shows nothing: a use of it is loud
+            }
+            self.spare(frame);
+            return Err(error);
+        }
+        let shadow = if shadow != 0 { Some(shadow) } else { self.new_shadow(whom, bytes, handle) };
+        {
+            let mut state = self.lock();
+            if let Some(page) = state.pages.get_mut(page.page) {
+                (page.handle, page.tier, page.shadow) = (frame.handle, frame.tier, frame.shadow);
+            }
+        }
+        match shadow {
+            Some(shadow) => self.spare(Frame { handle, tier, bytes, shadow }),
+            None => {
+                let released = self.device.release(self.place(tier, whom.home), bytes, handle).is_ok();
+                let mut state = self.lock();
+                if released {
+                    state.uncharge(tier, bytes);
+                } else {
+                    state.lost += bytes;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn new_shadow(&self, whom: For, bytes: u64, handle: Handle) -> Option<u64> {
+        let shadow = self.lock().spans.take(bytes)?;
+        if self.reveal(whom, shadow, bytes, handle).is_err() {
+            self.lock().spans.give(shadow, bytes);
+            return None;
+        }
+        Some(shadow)
+    }
+}
