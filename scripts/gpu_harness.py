@@ -193,6 +193,9 @@ class Suite:
             raise Failure(f"the program takes {native.bytes} bytes, no more than the limit of {limit}")
         ours, pages = self.preloaded(command, limits, extra)
         equal(native, ours)
+        outside_pool = pages["peak"] < limit and "cuMemCreate" in pages["reached"]
+        if os.path.basename(command[-1]) in self.optional and outside_pool:
+            raise Skip("results are equal, but the program makes its memory by cuMemCreate, outside the pool")
         check_places(pages, limit, where)
         found = {"results": len(native.results), "gib": round(native.bytes / 2**30, 2),
                  "limit": limits["VGMEM_DEVICE_LIMIT"]}

@@ -5,7 +5,6 @@ Cases whose times count run one after another; the others run beside each other 
 """
 import ctypes
 import json
-import statistics
 import sys
 
 from gpu_harness import CHAOS, Failure, Skip, Suite, compiled, nvcc, options, python, with_nvcc, with_python
@@ -17,7 +16,7 @@ FITS = {
     "torch_infer": {"LAYERS": "12", "STEPS": "20", "BATCH": "2048"},
     "cupy": {"BLOCKS": "8", "STEPS": "13"},
 }
-# Programs over the limit: name, module that must be there, file, settings of their own.
+# Programs over the limit: name, module that must be there, file, settings.
 OVER = (
     ("torch_train", "torch", "torch_train.py", {}),
     ("torch_infer", "torch", "torch_infer.py", {}),
@@ -53,8 +52,8 @@ def driver_program(suite, name):
     return compiled(suite, name, name + ".c", ["gcc"], ["-O2", "-ldl"])
 
 
-def overhead(suite, rounds=5):
-    """Cost of single calls, native and preloaded alternated, medians."""
+def overhead(suite, rounds=7):
+    """Cost of single calls, native and preloaded alternated: the best of all rounds, which noise hardly touches."""
     command = [driver_program(suite, "overhead")]
     native, ours = [], []
     for _ in range(rounds):
@@ -65,7 +64,7 @@ def overhead(suite, rounds=5):
             runs.append(json.loads(run.out))
     found = {}
     for key in native[0]:
-        before, after = (statistics.median(run[key] for run in runs) for runs in (native, ours))
+        before, after = (min(run[key] for run in runs) for runs in (native, ours))
         found[f"{key}_ns"] = [before, after, round(after - before, 1)]
     if found["launch_ns"][2] > LAUNCH_NS:
         raise Failure(f"a launch costs {found['launch_ns'][2]} ns more: {found}")

@@ -7,6 +7,11 @@ import os
 import time
 
 import numpy
+
+if not hasattr(numpy, "row_stack"):
+    # Numba asks for a name that newer versions of NumPy dropped.
+    numpy.row_stack = numpy.vstack
+
 from numba import cuda
 
 

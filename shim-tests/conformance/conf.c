@@ -14,9 +14,9 @@ ALL_FUNCTIONS(POINTER)
 obj context, module, function[KERNELS];
 int gpus;
 char *image_text;
-static const char *const kernel_names[KERNELS] = {"fill_u32",       "copy_bytes",     "add_f32",        "axpy_f32",
-                                                  "atomic_add_u64", "sleep_us",       "write_after_us", "spin_until_u32",
-                                                  "struct_add_f32", "chase_u64",      "build_table",    "table_sum_f32"};
+static const char *const kernel_names[KERNELS] = {
+    "fill_u32",       "copy_bytes",     "add_f32",        "axpy_f32",  "atomic_add_u64", "sleep_us",
+    "write_after_us", "spin_until_u32", "struct_add_f32", "chase_u64", "build_table",    "table_sum_f32"};
 
 void fact(const char *name, long long value) { printf(" %s=%lld", name, value); }
 void word(const char *name, const char *value) { printf(" %s=%s", name, value); }

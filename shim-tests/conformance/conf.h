@@ -44,7 +44,12 @@ struct side3 {
 struct copy3 { struct side3 from, to; size_t width, height, depth; };
 struct copy_attributes { int order; struct location from, to; unsigned flags; };
 struct launch_config { unsigned gx, gy, gz, bx, by, bz, shared; obj stream; void *attributes; unsigned count; };
-struct kernel_node { obj function; unsigned gx, gy, gz, bx, by, bz, shared; void **params, **extra; obj kernel, context; };
+struct kernel_node {
+    obj function;
+    unsigned gx, gy, gz, bx, by, bz, shared;
+    void **params, **extra;
+    obj kernel, context;
+};
 struct memset_node { ptr to; size_t pitch; unsigned value, size; size_t width, height; };
 struct host_node { void (*function)(void *); void *data; };
 struct update_info { int result; obj from, to; };
@@ -106,22 +111,30 @@ struct ipc { char bytes[64]; };
     X(cuMemsetD2D16_v2, (ptr, size_t, unsigned short, size_t, size_t))                          \
     X(cuMemsetD2D32_v2, (ptr, size_t, unsigned, size_t, size_t))
 #define WORK_FUNCTIONS(X)                                                                       \
-    X(cuModuleLoadData, (obj *, const void *)) X(cuModuleUnload, (obj)) X(cuModuleGetFunction, (obj *, obj, const char *)) \
+    X(cuModuleLoadData, (obj *, const void *)) X(cuModuleUnload, (obj))                     \
+    X(cuModuleGetFunction, (obj *, obj, const char *))                                          \
     X(cuModuleGetGlobal_v2, (ptr *, size_t *, obj, const char *))                               \
     X(cuLibraryLoadData, (obj *, const void *, void *, void *, unsigned, void *, void *, unsigned)) \
     X(cuLibraryUnload, (obj)) X(cuLibraryGetKernel, (obj *, obj, const char *)) X(cuKernelGetFunction, (obj *, obj)) \
-    X(cuKernelGetParamInfo, (obj, size_t, size_t *, size_t *)) X(cuFuncGetParamInfo, (obj, size_t, size_t *, size_t *)) \
+    X(cuKernelGetParamInfo, (obj, size_t, size_t *, size_t *))                                  \
+    X(cuFuncGetParamInfo, (obj, size_t, size_t *, size_t *))                                    \
     X(cuFuncGetAttribute, (int *, int, obj)) X(cuFuncGetName, (const char **, obj)) X(cuFuncGetModule, (obj *, obj)) \
     X(cuFuncLoad, (obj)) X(cuFuncIsLoaded, (int *, obj))                                        \
-    X(cuLaunchKernel, (obj, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, obj, void **, void **)) \
-    X(cuLaunchCooperativeKernel, (obj, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, obj, void **)) \
+    X(cuLaunchKernel, (obj, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, obj, void **, \
+                       void **))                                                                \
+    X(cuLaunchCooperativeKernel, (obj, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, obj, \
+                                  void **))                                                     \
     X(cuLaunchKernelEx, (const struct launch_config *, obj, void **, void **))                  \
     X(cuLaunchHostFunc, (obj, void (*)(void *), void *))                                        \
-    X(cuStreamCreate, (obj *, unsigned)) X(cuStreamCreateWithPriority, (obj *, unsigned, int)) X(cuStreamDestroy_v2, (obj)) \
+    X(cuStreamCreate, (obj *, unsigned)) X(cuStreamCreateWithPriority, (obj *, unsigned, int))      \
+    X(cuStreamDestroy_v2, (obj))                                                                \
     X(cuStreamSynchronize, (obj)) X(cuStreamQuery, (obj)) X(cuStreamWaitEvent, (obj, obj, unsigned)) \
-    X(cuStreamGetFlags, (obj, unsigned *)) X(cuStreamGetCtx, (obj, obj *)) X(cuStreamAddCallback, (obj, void (*)(obj, int, void *), void *, unsigned)) \
-    X(cuStreamWaitValue32_v2, (obj, ptr, uint32_t, unsigned)) X(cuStreamWriteValue32_v2, (obj, ptr, uint32_t, unsigned)) \
-    X(cuStreamWaitValue64_v2, (obj, ptr, uint64_t, unsigned)) X(cuStreamWriteValue64_v2, (obj, ptr, uint64_t, unsigned)) \
+    X(cuStreamGetFlags, (obj, unsigned *)) X(cuStreamGetCtx, (obj, obj *))                  \
+    X(cuStreamAddCallback, (obj, void (*)(obj, int, void *), void *, unsigned))                 \
+    X(cuStreamWaitValue32_v2, (obj, ptr, uint32_t, unsigned))                                    \
+    X(cuStreamWriteValue32_v2, (obj, ptr, uint32_t, unsigned))                                  \
+    X(cuStreamWaitValue64_v2, (obj, ptr, uint64_t, unsigned))                                    \
+    X(cuStreamWriteValue64_v2, (obj, ptr, uint64_t, unsigned))                                  \
     X(cuEventCreate, (obj *, unsigned)) X(cuEventDestroy_v2, (obj)) X(cuEventRecord, (obj, obj)) \
     X(cuEventSynchronize, (obj)) X(cuEventQuery, (obj)) X(cuEventElapsedTime, (float *, obj, obj)) \
     X(cuEventRecordWithFlags, (obj, obj, unsigned))
@@ -133,11 +146,13 @@ struct ipc { char bytes[64]; };
     X(cuGraphAddMemcpyNode, (obj *, obj, const obj *, size_t, const struct copy3 *, obj))       \
     X(cuGraphAddMemsetNode, (obj *, obj, const obj *, size_t, const struct memset_node *, obj)) \
     X(cuGraphAddHostNode, (obj *, obj, const obj *, size_t, const struct host_node *))          \
-    X(cuGraphAddEmptyNode, (obj *, obj, const obj *, size_t)) X(cuGraphAddDependencies, (obj, const obj *, const obj *, size_t)) \
+    X(cuGraphAddEmptyNode, (obj *, obj, const obj *, size_t))                                  \
+    X(cuGraphAddDependencies, (obj, const obj *, const obj *, size_t))                          \
     X(cuGraphAddChildGraphNode, (obj *, obj, const obj *, size_t, obj)) X(cuGraphClone, (obj *, obj)) \
     X(cuGraphNodeGetType, (obj, int *)) X(cuGraphKernelNodeGetParams_v2, (obj, struct kernel_node *)) \
     X(cuGraphInstantiateWithFlags, (obj *, obj, unsigned long long)) X(cuGraphLaunch, (obj, obj)) \
-    X(cuGraphUpload, (obj, obj)) X(cuGraphExecDestroy, (obj)) X(cuGraphExecUpdate_v2, (obj, obj, struct update_info *)) \
+    X(cuGraphUpload, (obj, obj)) X(cuGraphExecDestroy, (obj))                                 \
+    X(cuGraphExecUpdate_v2, (obj, obj, struct update_info *))                                   \
     X(cuGraphExecKernelNodeSetParams_v2, (obj, obj, const struct kernel_node *))
 #define ALL_FUNCTIONS(X)                                                                        \
     CORE_FUNCTIONS(X) MEMORY_FUNCTIONS(X) COPY_FUNCTIONS(X) WORK_FUNCTIONS(X) GRAPH_FUNCTIONS(X)

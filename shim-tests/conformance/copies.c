@@ -44,7 +44,7 @@ static void pairs(void (*each)(struct memory *, struct memory *)) {
         for (int b = 0; b < KINDS; b++) {
             struct memory to, from;
             printf(" [%s<-%s]", kind_names[a], kind_names[b]);
-            int rc = memory_open(&to, a) | memory_open(&from, b);
+            int rc = memory_open(&to, a) ?: memory_open(&from, b);
             if (rc) fact("open", rc);
             else each(&to, &from);
             memory_close(&to), memory_close(&from);
@@ -173,7 +173,7 @@ static void set_one(struct memory *m) {
     RC("2d8_one_row", cuMemsetD2D8_v2(m->at, 0, 0x91, 101, 1));
     RC("none", cuMemsetD8_v2(m->at, 1, 0));
     RC("2d_none", cuMemsetD2D8_v2(m->at, 100, 1, 0, 5));
-    RC("async", cuMemsetD8Async(m->at + 100, 0xA1, 64, NULL) | cuMemsetD32Async(m->at + 200, 0xB1, 64, NULL));
+    RC("async", cuMemsetD8Async(m->at + 100, 0xA1, 64, NULL) ?: cuMemsetD32Async(m->at + 200, 0xB1, 64, NULL));
     RC("read", cuMemcpyDtoH_v2(bytes, m->at, SIZE));
     checksum("sum", bytes, SIZE);
     free(bytes);
@@ -193,7 +193,7 @@ static void past_the_end(void) {
     ptr p = 0;
     unsigned char *bytes = malloc(16 * MIB);
     struct range r;
-    RC("alloc", cuMemAlloc_v2(&p, 4 * MIB) | range_open(&r, "dd"));
+    RC("alloc", cuMemAlloc_v2(&p, 4 * MIB) ?: range_open(&r, "dd"));
     RC("to", cuMemcpyHtoD_v2(p + 4 * MIB - 10, bytes, 11));
     RC("from", cuMemcpyDtoH_v2(bytes, p + 4 * MIB - 10, 11));
     RC("set", cuMemsetD8_v2(p + 4 * MIB - 10, 0, 11));
@@ -243,10 +243,8 @@ static void to_a_null_host(void) {
     RC("to", cuMemcpyDtoH_v2(NULL, p, 4));
 }
 
-static void wrong_rectangles(void) {
-    ptr p = 0;
+static void wrong_rectangles_on(ptr p) {
     char *bytes = malloc(MIB);
-    RC("alloc", cuMemAlloc_v2(&p, 4 * MIB));
     struct copy2 good = {.from = {.kind = HOST, .host = bytes, .pitch = 1024},
                          .to = {.kind = DEVICE, .device = p, .pitch = 2048}, .width = 1000, .height = 100};
     struct copy2 c = good;
@@ -271,11 +269,10 @@ static void wrong_rectangles(void) {
     RC("null_device", cuMemcpy2D_v2(&c));
     c = good, c.from.host = NULL;
     RC("null_host", cuMemcpy2D_v2(&c));
-    c = good, c.to.y = 2000;
-    RC("past_the_end", cuMemcpy2D_v2(&c));
     RC("null", cuMemcpy2D_v2(NULL));
     struct copy3 b = {.from = {.kind = HOST, .host = bytes, .pitch = 1024, .height = 10},
-                      .to = {.kind = DEVICE, .device = p, .pitch = 1024, .height = 10}, .width = 500, .height = 9, .depth = 5};
+                      .to = {.kind = DEVICE, .device = p, .pitch = 1024, .height = 10},
+                      .width = 500, .height = 9, .depth = 5};
     RC("box", cuMemcpy3D_v2(&b));
     b.from.height = 5;
     RC("box_low", cuMemcpy3D_v2(&b));
@@ -285,9 +282,49 @@ static void wrong_rectangles(void) {
     RC("box_narrow", cuMemcpy3D_v2(&b));
     RC("box_null", cuMemcpy3D_v2(NULL));
     RC("wait", cuCtxSynchronize());
-    RC("free", cuMemFree_v2(p));
     free(bytes);
 }
+
+static void wrong_rectangles(void) {
+    ptr p = 0;
+    RC("alloc", cuMemAlloc_v2(&p, 4 * MIB));
+    wrong_rectangles_on(p);
+    RC("free", cuMemFree_v2(p));
+}
+
+static void wrong_rectangles_on_pages(void) {
+    struct range r;
+    RC("open", range_open(&r, "dd"));
+    wrong_rectangles_on(r.at);
+    range_close(&r);
+}
+
+// Rows past the end of the memory: they may be refused, or written and be the end of the context.
+static void past_the_last_row_on(ptr p, int box) {
+    char *bytes = malloc(MIB);
+    struct copy2 c = {.from = {.kind = HOST, .host = bytes, .pitch = 1024},
+                      .to = {.kind = DEVICE, .device = p, .pitch = 2048, .y = 2000}, .width = 1000, .height = 100};
+    struct copy3 b = {.from = {.kind = HOST, .host = bytes, .pitch = 1024, .height = 10},
+                      .to = {.kind = DEVICE, .device = p, .pitch = 1024, .height = 10, .z = 408},
+                      .width = 500, .height = 9, .depth = 5};
+    RC("copy", box ? cuMemcpy3D_v2(&b) : cuMemcpy2D_v2(&c));
+    RC("wait", cuCtxSynchronize());
+    RC("after", cuMemsetD8_v2(p, 0, 16));
+}
+static ptr four_mib(void) {
+    ptr p = 0;
+    RC("alloc", cuMemAlloc_v2(&p, 4 * MIB));
+    return p;
+}
+static ptr two_pages(void) {
+    static struct range r;
+    RC("open", range_open(&r, "dd"));
+    return r.at;
+}
+static void rectangle_past_the_end(void) { past_the_last_row_on(four_mib(), 0); }
+static void box_past_the_end(void) { past_the_last_row_on(four_mib(), 1); }
+static void rectangle_past_the_pages(void) { past_the_last_row_on(two_pages(), 0); }
+static void box_past_the_pages(void) { past_the_last_row_on(two_pages(), 1); }
 
 // Which copies the host waits for, with a kernel running in front of them.
 static void who_waits(void) {
@@ -295,7 +332,7 @@ static void who_waits(void) {
     void *pinned = NULL;
     char *pageable = calloc(1, 4 * MIB);
     obj stream = NULL;
-    RC("open", cuMemAlloc_v2(&p, 4 * MIB) | cuMemAllocHost_v2(&pinned, 4 * MIB) | cuStreamCreate(&stream, 0));
+    RC("open", cuMemAlloc_v2(&p, 4 * MIB) ?: cuMemAllocHost_v2(&pinned, 4 * MIB) ?: cuStreamCreate(&stream, 0));
     static const char *const names[] = {"async_from_pinned", "async_to_pinned", "async_within", "set_async",
                                         "async_to_pageable", "sync_within", "set", "sync_to_pinned", "free"};
     for (int i = 0; i < 9; i++) {
@@ -321,4 +358,7 @@ static void who_waits(void) {
 CASES({"linear", linear}, {"rectangles", rectangles}, {"boxes", boxes}, {"within_one_context", within_one_context},
       {"batches", batches}, {"memsets", memsets}, {"past_the_end", past_the_end}, {"wrong_addresses", wrong_addresses},
       {"wrong_rectangles", wrong_rectangles}, {"who_waits", who_waits},
+      {"wrong_rectangles_on_pages", wrong_rectangles_on_pages, 1},
+      {"rectangle_past_the_end", rectangle_past_the_end, 1}, {"box_past_the_end", box_past_the_end, 1},
+      {"rectangle_past_the_pages", rectangle_past_the_pages, 1}, {"box_past_the_pages", box_past_the_pages, 1},
       {"from_a_null_host", from_a_null_host, 1}, {"to_a_null_host", to_a_null_host, 1});

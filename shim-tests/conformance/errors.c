@@ -62,19 +62,19 @@ static void streams_and_events(void) {
     RC("destroy_null_event", cuEventDestroy_v2(NULL));
     RC("record_null", cuEventRecord(NULL, NULL));
     RC("wait_null", cuStreamWaitEvent(NULL, NULL, 0));
-    RC("events", cuEventCreate(&e, 0) | cuEventCreate(&f, 2));
+    RC("events", cuEventCreate(&e, 0) ?: cuEventCreate(&f, 2));
     RC("wait_flags", cuStreamWaitEvent(NULL, e, 7));
     RC("never_recorded_query", cuEventQuery(e));
     RC("never_recorded_wait", cuEventSynchronize(e));
     RC("never_recorded_time", cuEventElapsedTime(&ms, e, e));
-    RC("record", cuEventRecord(e, NULL) | cuEventRecord(f, NULL) | cuCtxSynchronize());
+    RC("record", cuEventRecord(e, NULL) ?: cuEventRecord(f, NULL) ?: cuCtxSynchronize());
     RC("time_without_timing", cuEventElapsedTime(&ms, e, f));
     RC("time_null", cuEventElapsedTime(NULL, e, e));
     RC("time", cuEventElapsedTime(&ms, e, e));
     fact("zero", ms == 0);
     RC("record_odd_flags", cuEventRecordWithFlags(e, NULL, 64));
     RC("host_null", cuLaunchHostFunc(NULL, NULL, NULL));
-    RC("end", cuEventDestroy_v2(e) | cuEventDestroy_v2(f));
+    RC("end", cuEventDestroy_v2(e) ?: cuEventDestroy_v2(f));
 }
 
 static void contexts(void) {
@@ -167,7 +167,7 @@ static void another_context(void) {
     fact("wrong", not_equal(q, 5, 4 * MIB));
     RC("set_other", cuMemsetD32_v2(p, 6, MIB));
     RC("free_other", cuMemFree_v2(p));
-    RC("alloc_in_it", cuCtxPushCurrent_v2(c) | cuMemAlloc_v2(&p, 4 * MIB) | cuCtxPopCurrent_v2(&of));
+    RC("alloc_in_it", cuCtxPushCurrent_v2(c) ?: cuMemAlloc_v2(&p, 4 * MIB) ?: cuCtxPopCurrent_v2(&of));
     RC("its_stream", cuMemsetD8Async(q, 1, 16, s));
     RC("destroy", cuCtxDestroy_v2(c));
     RC("memory_after", cuMemsetD8_v2(p, 1, 16));

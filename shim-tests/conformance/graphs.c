@@ -48,18 +48,19 @@ static int call(int which, ptr p, obj other) {
 }
 
 static void calls_of_one_mode(int mode) {
-    static const char *const names[] = {"alloc", "free", "host", "copy", "set", "sync", "stream_sync", "query", "default_stream",
+    static const char *const names[] = {"alloc", "free", "host", "copy", "set", "sync", "stream_sync", "query",
+                                        "default_stream",
                                         "create_page", "info", "stream", "module", "copy_elsewhere", "attribute"};
     ptr p = words();
     obj s = NULL, other = NULL;
-    RC("streams", cuStreamCreate(&s, 1) | cuStreamCreate(&other, 1));
+    RC("streams", cuStreamCreate(&s, 1) ?: cuStreamCreate(&other, 1));
     for (int i = 0; i < 15; i++) {
         int rc = cuStreamBeginCapture_v2(s, mode);
         fact(names[i], rc ? -rc : call(i, p, other));
         ends(s);
         if (rc) break;
     }
-    RC("after", cuStreamDestroy_v2(s) | cuStreamDestroy_v2(other) | cuCtxSynchronize() | cuMemFree_v2(p));
+    RC("after", cuStreamDestroy_v2(s) ?: cuStreamDestroy_v2(other) ?: cuCtxSynchronize() ?: cuMemFree_v2(p));
 }
 static void calls_in_global_capture(void) { calls_of_one_mode(GLOBAL); }
 static void calls_in_thread_local_capture(void) { calls_of_one_mode(THREAD_LOCAL); }
@@ -93,7 +94,7 @@ static void allocations_by_another_thread(void) {
 static void states(void) {
     obj s = NULL, other = NULL, graph = NULL, e = NULL;
     int state = 7, mode = RELAXED;
-    RC("open", cuStreamCreate(&s, 1) | cuStreamCreate(&other, 1) | cuEventCreate(&e, 2));
+    RC("open", cuStreamCreate(&s, 1) ?: cuStreamCreate(&other, 1) ?: cuEventCreate(&e, 2));
     RC("is", cuStreamIsCapturing(s, &state)), fact("state", state);
     RC("end_without_begin", cuStreamEndCapture(s, &graph));
     RC("default_stream", cuStreamBeginCapture_v2(NULL, GLOBAL));
@@ -119,15 +120,16 @@ static void states(void) {
     RC("event_sync", cuEventSynchronize(e));
     ends(s);
     RC("begin", cuStreamBeginCapture_v2(s, RELAXED));
-    RC("fork", cuEventRecord(e, s) | cuStreamWaitEvent(other, e, 0) | sleep_on(other, 1));
+    RC("fork", cuEventRecord(e, s) ?: cuStreamWaitEvent(other, e, 0) ?: sleep_on(other, 1));
     RC("end_by_the_other", cuStreamEndCapture(other, &graph));
     RC("not_joined", cuStreamEndCapture(s, &graph));
     RC("exchange", cuThreadExchangeStreamCaptureMode(&mode)), fact("was", mode);
     RC("exchange", cuThreadExchangeStreamCaptureMode(&mode)), fact("was", mode);
     mode = 9;
     RC("exchange_odd", cuThreadExchangeStreamCaptureMode(&mode));
-    RC("exchange_null", cuThreadExchangeStreamCaptureMode(NULL));
-    RC("destroy", cuStreamDestroy_v2(s) | cuStreamDestroy_v2(other) | cuEventDestroy_v2(e));
+    mode = GLOBAL;
+    RC("exchange", cuThreadExchangeStreamCaptureMode(&mode)), fact("was", mode);
+    RC("destroy", cuStreamDestroy_v2(s) ?: cuStreamDestroy_v2(other) ?: cuEventDestroy_v2(e));
 }
 
 // Runs a stream's capture as a graph twice.
@@ -138,7 +140,7 @@ static void run_twice(obj s, obj *graph, obj *exec) {
     fact("count", (long long)count);
     RC("instantiate", cuGraphInstantiateWithFlags(exec, *graph, 0));
     RC("upload", cuGraphUpload(*exec, s));
-    RC("launch", cuGraphLaunch(*exec, s) | cuGraphLaunch(*exec, s));
+    RC("launch", cuGraphLaunch(*exec, s) ?: cuGraphLaunch(*exec, s));
     RC("sync", cuStreamSynchronize(s));
 }
 
@@ -147,14 +149,14 @@ static void captured_work(void) {
     obj s = NULL, t = NULL, e = NULL, f = NULL, graph = NULL, exec = NULL;
     uint64_t n = MIB, times = 5, count = 0;
     uint32_t host = 0;
-    RC("open", cuStreamCreate(&s, 1) | cuStreamCreate(&t, 1) | cuEventCreate(&e, 2) | cuEventCreate(&f, 2));
+    RC("open", cuStreamCreate(&s, 1) ?: cuStreamCreate(&t, 1) ?: cuEventCreate(&e, 2) ?: cuEventCreate(&f, 2));
     RC("begin", cuStreamBeginCapture_v2(s, THREAD_LOCAL));
     RC("set", cuMemsetD32Async(p, 3, MIB, s));
-    RC("fork", cuEventRecord(e, s) | cuStreamWaitEvent(t, e, 0));
+    RC("fork", cuEventRecord(e, s) ?: cuStreamWaitEvent(t, e, 0));
     RC("copy", cuMemcpyDtoDAsync_v2(q, p, 2 * MIB, s));
     ptr from = p + 2 * MIB, to = q + 2 * MIB;
     RC("kernel", launch(COPY, t, (void *[]){&to, &from, &n}));
-    RC("join", cuEventRecord(f, t) | cuStreamWaitEvent(s, f, 0));
+    RC("join", cuEventRecord(f, t) ?: cuStreamWaitEvent(s, f, 0));
     ptr counter = q + 3 * MIB;
     RC("count", launch(ATOMIC, s, (void *[]){&counter, &times}));
     fact("nothing_ran", word_at(p));
@@ -162,14 +164,14 @@ static void captured_work(void) {
     fact("wrong", not_equal(q, 3, 3 * MIB));
     RC("read", cuMemcpyDtoH_v2(&count, counter, 8)), fact("counted", (long long)count);
     RC("graph_first", cuGraphDestroy(graph));
-    RC("launch", cuGraphLaunch(exec, s) | cuStreamSynchronize(s));
+    RC("launch", cuGraphLaunch(exec, s) ?: cuStreamSynchronize(s));
     RC("read", cuMemcpyDtoH_v2(&count, counter, 8)), fact("counted", (long long)count);
-    RC("launch_on_default", cuGraphLaunch(exec, NULL) | cuCtxSynchronize());
+    RC("launch_on_default", cuGraphLaunch(exec, NULL) ?: cuCtxSynchronize());
     RC("null_exec", cuGraphLaunch(NULL, s));
     RC("destroy", cuGraphExecDestroy(exec));
-    RC("end", cuStreamDestroy_v2(s) | cuStreamDestroy_v2(t) | cuEventDestroy_v2(e) | cuEventDestroy_v2(f));
+    RC("end", cuStreamDestroy_v2(s) ?: cuStreamDestroy_v2(t) ?: cuEventDestroy_v2(e) ?: cuEventDestroy_v2(f));
     fact("host", host);
-    RC("free", cuMemFree_v2(p) | cuMemFree_v2(q));
+    RC("free", cuMemFree_v2(p) ?: cuMemFree_v2(q));
 }
 
 // A graph with kernel, copy and set nodes on pages that move after it was made.
@@ -177,7 +179,7 @@ static void pages_that_moved(void) {
     struct range r;
     obj s = NULL, graph = NULL, exec = NULL;
     uint64_t other[2] = {0, 0}, n = PAGE / 2;
-    RC("open", range_open(&r, "dd") | cuStreamCreate(&s, 1));
+    RC("open", range_open(&r, "dd") ?: cuStreamCreate(&s, 1));
     ptr from = r.at, middle = r.at + PAGE, last = r.at + PAGE + PAGE / 2;
     RC("begin", cuStreamBeginCapture_v2(s, THREAD_LOCAL));
     RC("set", cuMemsetD32Async(r.at, 0x11, PAGE / 4, s));
@@ -189,16 +191,17 @@ static void pages_that_moved(void) {
         int rc = 0;
         for (int i = 0; i < 2; i++) {
             if (rc == 0) rc = create(&other[i], round == 0 ? ON_NODE : ON_DEVICE, PAGE);
-            if (rc == 0) rc = cuMemUnmap(r.at + (size_t)i * PAGE, PAGE) | cuMemRelease(r.handle[i]);
-            if (rc == 0) rc = cuMemMap(r.at + (size_t)i * PAGE, PAGE, 0, other[i], 0) | grant(r.at + (size_t)i * PAGE, PAGE, 0, READ_WRITE);
+            if (rc == 0) rc = cuMemUnmap(r.at + (size_t)i * PAGE, PAGE) ?: cuMemRelease(r.handle[i]);
+            if (rc == 0) rc = cuMemMap(r.at + (size_t)i * PAGE, PAGE, 0, other[i], 0);
+            if (rc == 0) rc = grant(r.at + (size_t)i * PAGE, PAGE, 0, READ_WRITE);
             r.handle[i] = other[i];
         }
         fact("moved", rc);
-        RC("wipe", cuMemsetD32_v2(r.at, 0, r.bytes / 4) | cuCtxSynchronize());
-        RC("launch", cuGraphLaunch(exec, s) | cuStreamSynchronize(s));
+        RC("wipe", cuMemsetD32_v2(r.at, 0, r.bytes / 4) ?: cuCtxSynchronize());
+        RC("launch", cuGraphLaunch(exec, s) ?: cuStreamSynchronize(s));
         fact("wrong", not_equal(r.at, 0x11, r.bytes));
     }
-    RC("end", cuGraphExecDestroy(exec) | cuGraphDestroy(graph) | cuStreamDestroy_v2(s));
+    RC("end", cuGraphExecDestroy(exec) ?: cuGraphDestroy(graph) ?: cuStreamDestroy_v2(s));
     range_close(&r);
 }
 
@@ -210,11 +213,11 @@ static void pages_during_capture(void) {
     RC("stream", cuStreamCreate(&s, 1));
     RC("begin", cuStreamBeginCapture_v2(s, GLOBAL));
     RC("pages", range_open(&r, "dn"));
-    RC("unmap", cuMemUnmap(r.at, PAGE) | cuMemMap(r.at, PAGE, 0, r.handle[0], 0) | grant(r.at, PAGE, 0, READ_WRITE));
-    RC("kernel", fill(r.at, 6, r.bytes, s) | fill(p, 6, 64, s));
+    RC("unmap", cuMemUnmap(r.at, PAGE) ?: cuMemMap(r.at, PAGE, 0, r.handle[0], 0) ?: grant(r.at, PAGE, 0, READ_WRITE));
+    RC("kernel", fill(r.at, 6, r.bytes, s) ?: fill(p, 6, 64, s));
     run_twice(s, &graph, &exec);
     fact("wrong", not_equal(r.at, 6, r.bytes)), fact("word", word_at(p));
-    RC("end", cuGraphExecDestroy(exec) | cuGraphDestroy(graph) | cuStreamDestroy_v2(s) | cuMemFree_v2(p));
+    RC("end", cuGraphExecDestroy(exec) ?: cuGraphDestroy(graph) ?: cuStreamDestroy_v2(s) ?: cuMemFree_v2(p));
     range_close(&r);
 }
 
@@ -222,13 +225,14 @@ static volatile int called;
 static void on_host(void *data) { called += *(int *)data; }
 
 static struct kernel_node fill_node(void **params) {
-    return (struct kernel_node){.function = function[FILL], .gx = 8, .gy = 1, .gz = 1, .bx = 256, .by = 1, .bz = 1, .params = params};
+    return (struct kernel_node){.function = function[FILL], .gx = 8, .gy = 1, .gz = 1, .bx = 256, .by = 1, .bz = 1,
+                                .params = params};
 }
 
 static void nodes_by_hand(void) {
     ptr p = words(), q = words();
-    obj graph = NULL, copy = NULL, exec = NULL, kernel = NULL, set = NULL, copied = NULL, host = NULL, empty = NULL, child = NULL;
-    obj inner = NULL, in_child = NULL;
+    obj graph = NULL, copy = NULL, exec = NULL, kernel = NULL, set = NULL, copied = NULL, host = NULL;
+    obj empty = NULL, child = NULL, inner = NULL, in_child = NULL;
     uint64_t n = 1000;
     uint32_t value = 5;
     int two = 2, type = 77;
@@ -238,7 +242,8 @@ static void nodes_by_hand(void) {
     struct kernel_node k = fill_node((void *[]){&p, &value, &n});
     RC("kernel", cuGraphAddKernelNode_v2(&kernel, graph, &set, 1, &k));
     struct copy3 c = {.from = {.kind = DEVICE, .device = p, .pitch = 8000, .height = 1},
-                      .to = {.kind = DEVICE, .device = q, .pitch = 8000, .height = 1}, .width = 8000, .height = 1, .depth = 1};
+                      .to = {.kind = DEVICE, .device = q, .pitch = 8000, .height = 1},
+                      .width = 8000, .height = 1, .depth = 1};
     RC("copy", cuGraphAddMemcpyNode(&copied, graph, &kernel, 1, &c, context));
     struct host_node h = {on_host, &two};
     RC("host", cuGraphAddHostNode(&host, graph, &copied, 1, &h));
@@ -254,14 +259,14 @@ static void nodes_by_hand(void) {
     RC("clone", cuGraphClone(&copy, graph));
     RC("instantiate", cuGraphInstantiateWithFlags(&exec, copy, 0));
     called = 0;
-    RC("launch", cuGraphLaunch(exec, NULL) | cuCtxSynchronize());
+    RC("launch", cuGraphLaunch(exec, NULL) ?: cuCtxSynchronize());
     fact("called", called), fact("front", not_equal(q, 5, 4000)), fact("rest", not_equal(q + 4000, 9, 4000));
     fact("inner", not_equal(q + MIB, 4, 40));
     RC("edge_back", cuGraphAddDependencies(graph, &child, &set, 1));
     RC("cycle", cuGraphInstantiateWithFlags(&(obj){0}, graph, 0));
     RC("null_graph", cuGraphInstantiateWithFlags(&(obj){0}, NULL, 0));
-    RC("end", cuGraphExecDestroy(exec) | cuGraphDestroy(copy) | cuGraphDestroy(graph) | cuGraphDestroy(inner));
-    RC("free", cuMemFree_v2(p) | cuMemFree_v2(q));
+    RC("end", cuGraphExecDestroy(exec) ?: cuGraphDestroy(copy) ?: cuGraphDestroy(graph) ?: cuGraphDestroy(inner));
+    RC("free", cuMemFree_v2(p) ?: cuMemFree_v2(q));
 }
 
 static void updates(void) {
@@ -274,25 +279,26 @@ static void updates(void) {
     struct kernel_node k = fill_node((void *[]){&p, &value, &n});
     RC("kernel", cuGraphAddKernelNode_v2(&kernel, graph, NULL, 0, &k));
     RC("instantiate", cuGraphInstantiateWithFlags(&exec, graph, 0));
-    RC("launch", cuGraphLaunch(exec, NULL) | cuCtxSynchronize()), fact("wrong", not_equal(p, 5, 4000));
+    RC("launch", cuGraphLaunch(exec, NULL) ?: cuCtxSynchronize()), fact("wrong", not_equal(p, 5, 4000));
     value = 6;
     k.params = (void *[]){&q, &value, &n};
     RC("set_params", cuGraphExecKernelNodeSetParams_v2(exec, kernel, &k));
-    RC("launch", cuGraphLaunch(exec, NULL) | cuCtxSynchronize()), fact("wrong", not_equal(q, 6, 4000));
+    RC("launch", cuGraphLaunch(exec, NULL) ?: cuCtxSynchronize()), fact("wrong", not_equal(q, 6, 4000));
     value = 7;
-    RC("other", cuGraphCreate(&other, 0) | cuGraphAddKernelNode_v2(&its, other, NULL, 0, &k));
+    RC("other", cuGraphCreate(&other, 0) ?: cuGraphAddKernelNode_v2(&its, other, NULL, 0, &k));
     RC("update", cuGraphExecUpdate_v2(exec, other, &info)), fact("result", info.result);
-    RC("launch", cuGraphLaunch(exec, NULL) | cuCtxSynchronize()), fact("wrong", not_equal(q, 7, 4000));
+    RC("launch", cuGraphLaunch(exec, NULL) ?: cuCtxSynchronize()), fact("wrong", not_equal(q, 7, 4000));
     RC("more", cuGraphAddKernelNode_v2(&more, other, &its, 1, &k));
     RC("update", cuGraphExecUpdate_v2(exec, other, &info)), fact("result", info.result);
     struct kernel_node got = {0};
     RC("get", cuGraphKernelNodeGetParams_v2(kernel, &got));
     fact("grid", got.gx), fact("same", got.function == function[FILL] || got.kernel != NULL);
-    RC("end", cuGraphExecDestroy(exec) | cuGraphDestroy(graph) | cuGraphDestroy(other));
-    RC("free", cuMemFree_v2(p) | cuMemFree_v2(q));
+    RC("end", cuGraphExecDestroy(exec) ?: cuGraphDestroy(graph) ?: cuGraphDestroy(other));
+    RC("free", cuMemFree_v2(p) ?: cuMemFree_v2(q));
 }
 
-CASES({"calls_in_global_capture", calls_in_global_capture}, {"calls_in_thread_local_capture", calls_in_thread_local_capture},
+CASES({"calls_in_global_capture", calls_in_global_capture},
+      {"calls_in_thread_local_capture", calls_in_thread_local_capture},
       {"calls_in_relaxed_capture", calls_in_relaxed_capture},
       {"allocations_by_another_thread", allocations_by_another_thread}, {"states", states},
       {"captured_work", captured_work}, {"pages_that_moved", pages_that_moved},

@@ -61,13 +61,14 @@ static void as_child(int socket) {
         a.rc[0] = cuIpcOpenMemHandle_v2(&p, m.handle, 1);
     } else {
         a.rc[0] = cuMemImportFromShareableHandle(&page, (void *)(intptr_t)fd, AS_FD);
-        if (a.rc[0] == 0) a.rc[1] = cuMemAddressReserve(&p, PAGE, 0, 0, 0) | cuMemMap(p, PAGE, 0, page, 0) | grant(p, PAGE, 0, READ_WRITE);
+        if (a.rc[0] == 0) a.rc[1] = cuMemAddressReserve(&p, PAGE, 0, 0, 0) ?: cuMemMap(p, PAGE, 0, page, 0);
+        if (a.rc[0] == 0 && a.rc[1] == 0) a.rc[1] = grant(p, PAGE, 0, READ_WRITE);
     }
     if (a.rc[0] == 0) {
         ptr start = 0;
         size_t bytes = 0;
         a.words[0] = word_at(p + m.offset);
-        a.rc[2] = fill(p + m.offset + 4, 22, 4, NULL) | cuCtxSynchronize();
+        a.rc[2] = fill(p + m.offset + 4, 22, 4, NULL) ?: cuCtxSynchronize();
         a.rc[3] = cuMemGetAddressRange_v2(&start, &bytes, p);
         a.words[1] = (uint32_t)bytes;
         if (m.kind == 0) {
@@ -77,7 +78,7 @@ static void as_child(int socket) {
             a.rc[6] = cuIpcCloseMemHandle(p);
             a.rc[7] = cuIpcCloseMemHandle(p);
         } else {
-            a.rc[4] = cuMemUnmap(p, PAGE) | cuMemRelease(page);
+            a.rc[4] = cuMemUnmap(p, PAGE) ?: cuMemRelease(page);
         }
     }
     send_all(socket, &a, sizeof a, -1);
@@ -103,7 +104,7 @@ static void legacy(size_t size, size_t inside) {
     ptr p = 0;
     if (getenv("CONFORMANCE_CHILD")) as_child(atoi(getenv("CONFORMANCE_CHILD")));
     RC("alloc", cuMemAlloc_v2(&p, size));
-    RC("set", cuMemsetD32_v2(p, 11, size / 4) | cuCtxSynchronize());
+    RC("set", cuMemsetD32_v2(p, 11, size / 4) ?: cuCtxSynchronize());
     int rc = cuIpcGetMemHandle(&m.handle, p + inside);
     RC("get", rc);
     if (rc == 0) ask(&m, -1, p);
@@ -124,12 +125,12 @@ static void descriptor(int place) {
     int rc = cuMemCreate(&page, PAGE, &how_to, 0);
     RC("create", rc);
     if (rc != 0) return;
-    RC("map", cuMemAddressReserve(&p, PAGE, 0, 0, 0) | cuMemMap(p, PAGE, 0, page, 0) | grant(p, PAGE, 0, READ_WRITE));
-    RC("set", cuMemsetD32_v2(p, 12, PAGE / 4) | cuCtxSynchronize());
+    RC("map", cuMemAddressReserve(&p, PAGE, 0, 0, 0) ?: cuMemMap(p, PAGE, 0, page, 0) ?: grant(p, PAGE, 0, READ_WRITE));
+    RC("set", cuMemsetD32_v2(p, 12, PAGE / 4) ?: cuCtxSynchronize());
     RC("export", cuMemExportToShareableHandle(&fd, page, AS_FD, 0));
     ask(&m, fd, p);
     close(fd);
-    RC("end", cuMemUnmap(p, PAGE) | cuMemRelease(page) | cuMemAddressFree(p, PAGE));
+    RC("end", cuMemUnmap(p, PAGE) ?: cuMemRelease(page) ?: cuMemAddressFree(p, PAGE));
 }
 static void descriptor_of_the_device(void) { descriptor(ON_DEVICE); }
 static void descriptor_of_the_node(void) { descriptor(ON_NODE); }
@@ -141,7 +142,7 @@ static void refusals(void) {
     obj e = NULL, plain = NULL;
     ptr p = 0;
     memset(&h, 0, sizeof h);
-    RC("open", range_open(&r, "dn") | cuMemAllocHost_v2(&pinned, 4096));
+    RC("open", range_open(&r, "dn") ?: cuMemAllocHost_v2(&pinned, 4096));
     RC("page", cuIpcGetMemHandle(&h, r.at));
     RC("host_page", cuIpcGetMemHandle(&h, r.at + PAGE));
     RC("pinned", cuIpcGetMemHandle(&h, (ptr)(uintptr_t)pinned));
@@ -153,10 +154,10 @@ static void refusals(void) {
     RC("garbage", cuIpcOpenMemHandle_v2(&(ptr){0}, h, 1));
     RC("no_flags", cuIpcOpenMemHandle_v2(&(ptr){0}, h, 0));
     RC("close_plain", cuIpcCloseMemHandle(p));
-    RC("events", cuEventCreate(&e, 6) | cuEventCreate(&plain, 2));
+    RC("events", cuEventCreate(&e, 6) ?: cuEventCreate(&plain, 2));
     RC("event", cuIpcGetEventHandle(&h, e));
     RC("plain_event", cuIpcGetEventHandle(&h, plain));
-    RC("end", cuEventDestroy_v2(e) | cuEventDestroy_v2(plain) | cuMemFree_v2(p) | cuMemFreeHost(pinned));
+    RC("end", cuEventDestroy_v2(e) ?: cuEventDestroy_v2(plain) ?: cuMemFree_v2(p) ?: cuMemFreeHost(pinned));
     range_close(&r);
 }
 

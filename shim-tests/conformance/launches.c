@@ -50,7 +50,8 @@ static void forms(void) {
     RC("ex_kernel", cuLaunchKernelEx(&config, kernel, params, NULL)), say_sum(p);
     RC("cooperative_kernel", cuLaunchCooperativeKernel(kernel, 64, 1, 1, 256, 1, 1, 0, NULL, params)), say_sum(p);
     float half = 0.5f;
-    RC("axpy", launch(AXPY, NULL, (void *[]){&p, &a, &half, &n}) | launch(AXPY, NULL, (void *[]){&p, &b, &half, &n})), say_sum(p);
+    RC("axpy", launch(AXPY, NULL, (void *[]){&p, &a, &half, &n}));
+    RC("axpy", launch(AXPY, NULL, (void *[]){&p, &b, &half, &n})), say_sum(p);
     RC("unload", cuLibraryUnload(library));
     RC("free", cuMemFree_v2(p));
 }
@@ -108,7 +109,7 @@ static void what_functions_say(void) {
 // Addresses that no launch names.
 static void addresses_in_memory(void) {
     ptr data = 0, table = 0, out = 0;
-    RC("alloc", cuMemAlloc_v2(&data, 64 * MIB) | cuMemAlloc_v2(&table, 4 * MIB) | cuMemAlloc_v2(&out, 4 * MIB));
+    RC("alloc", cuMemAlloc_v2(&data, 64 * MIB) ?: cuMemAlloc_v2(&table, 4 * MIB) ?: cuMemAlloc_v2(&out, 4 * MIB));
     uint64_t stride = 3 * MIB, n = 20, each = 1000, steps = 19;
     float sum = 0;
     ptr last = 0;
@@ -124,7 +125,7 @@ static void addresses_in_memory(void) {
     RC("chase", launch(CHASE, NULL, (void *[]){&out, &data, &steps}));
     RC("read", cuMemcpyDtoH_v2(&last, out, 8));
     fact("ends_at", (long long)((last - data) / stride));
-    RC("free", cuMemFree_v2(data) | cuMemFree_v2(table) | cuMemFree_v2(out));
+    RC("free", cuMemFree_v2(data) ?: cuMemFree_v2(table) ?: cuMemFree_v2(out));
 }
 
 static void host_memory_in_a_kernel(void) {
@@ -132,7 +133,7 @@ static void host_memory_in_a_kernel(void) {
     ptr device = 0, p = 0;
     uint64_t n = 4 * MIB;
     RC("host", cuMemHostAlloc((void **)&pinned, 4 * MIB, 2));
-    RC("device", cuMemHostGetDevicePointer_v2(&device, pinned, 0) | cuMemAlloc_v2(&p, 4 * MIB));
+    RC("device", cuMemHostGetDevicePointer_v2(&device, pinned, 0) ?: cuMemAlloc_v2(&p, 4 * MIB));
     RC("fill", fill(p, 11, 4 * MIB, NULL));
     RC("out", launch(COPY, NULL, (void *[]){&device, &p, &n}));
     RC("wait", cuCtxSynchronize());
@@ -140,7 +141,7 @@ static void host_memory_in_a_kernel(void) {
     for (int i = 0; i < MIB; i++) pinned[i] = 12;
     RC("in", launch(COPY, NULL, (void *[]){&p, &device, &n}));
     fact("wrong", not_equal(p, 12, 4 * MIB));
-    RC("free", cuMemFree_v2(p) | cuMemFreeHost(pinned));
+    RC("free", cuMemFree_v2(p) ?: cuMemFreeHost(pinned));
 }
 
 // A global of the module as a kernel's operand.

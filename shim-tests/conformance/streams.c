@@ -27,14 +27,14 @@ static void in_one_stream(void) {
     RC("wait", cuStreamSynchronize(s));
     RC("query", cuStreamQuery(s));
     fact("first", word_at(p + 4)), fact("second", word_at(p + 8));
-    RC("end", cuStreamDestroy_v2(s) | cuMemFree_v2(p));
+    RC("end", cuStreamDestroy_v2(s) ?: cuMemFree_v2(p));
 }
 
 static void events(void) {
     ptr p = words();
     obj s = NULL, t = NULL, e = NULL, begin = NULL;
     float ms = -1;
-    RC("streams", cuStreamCreate(&s, 1) | cuStreamCreate(&t, 1) | cuEventCreate(&e, 0) | cuEventCreate(&begin, 0));
+    RC("streams", cuStreamCreate(&s, 1) ?: cuStreamCreate(&t, 1) ?: cuEventCreate(&e, 0) ?: cuEventCreate(&begin, 0));
     RC("begin", cuEventRecord(begin, s));
     RC("write", write_later(p, 7, 200000, s));
     RC("record", cuEventRecord(e, s));
@@ -50,24 +50,27 @@ static void events(void) {
     RC("sync", cuStreamSynchronize(t));
     fact("copied", word_at(p + 4));
     // A second record: who waited for the first is not held.
-    RC("record", cuEventRecord(e, s) | cuStreamWaitEvent(t, e, 0) | write_later(p, 8, 300000, s) | cuEventRecord(e, s));
+    RC("record", cuEventRecord(e, s) ?: cuStreamWaitEvent(t, e, 0));
+    RC("record", write_later(p, 8, 300000, s) ?: cuEventRecord(e, s));
     RC("sync", cuStreamSynchronize(t));
     RC("first_stream", cuStreamQuery(s));
     RC("destroy_while_pending", cuEventDestroy_v2(e));
-    RC("end", cuStreamSynchronize(s) | cuStreamDestroy_v2(s) | cuStreamDestroy_v2(t) | cuEventDestroy_v2(begin) | cuMemFree_v2(p));
+    RC("end", cuStreamSynchronize(s) ?: cuStreamDestroy_v2(s) ?: cuStreamDestroy_v2(t));
+    RC("end", cuEventDestroy_v2(begin) ?: cuMemFree_v2(p));
 }
 
 // The legacy default stream holds blocking streams up, and only those.
 static void the_default_stream(void) {
     ptr p = words();
     obj blocking = NULL, free_one = NULL;
-    RC("streams", cuStreamCreate(&blocking, 0) | cuStreamCreate(&free_one, 1));
-    static const char *const names[] = {"behind_blocking", "behind_free", "blocking_behind", "free_behind", "thread_behind", "behind_thread"};
+    RC("streams", cuStreamCreate(&blocking, 0) ?: cuStreamCreate(&free_one, 1));
+    static const char *const names[] = {"behind_blocking", "behind_free",   "blocking_behind",
+                                        "free_behind",     "thread_behind", "behind_thread"};
     obj const thread = (obj)2, legacy = (obj)1;
     obj first[] = {blocking, free_one, NULL, NULL, legacy, thread};
     obj second[] = {NULL, NULL, blocking, free_one, thread, legacy};
     for (int i = 0; i < 6; i++) {
-        int rc = cuMemsetD32_v2(p, 0, 16) | cuCtxSynchronize() | write_later(p, 7, 150000, first[i]);
+        int rc = cuMemsetD32_v2(p, 0, 16) ?: cuCtxSynchronize() ?: write_later(p, 7, 150000, first[i]);
         rc |= copy_word(p + 4, p, second[i]);
         rc |= cuCtxSynchronize();
         fact(names[i], rc);
@@ -80,7 +83,7 @@ static void the_default_stream(void) {
     RC("flags", cuStreamGetFlags(thread, &flags)), fact("are", flags);
     RC("context", cuStreamGetCtx(blocking, &c)), fact("ours", c == context);
     RC("null", cuStreamGetFlags(blocking, NULL));
-    RC("end", cuStreamDestroy_v2(blocking) | cuStreamDestroy_v2(free_one) | cuMemFree_v2(p));
+    RC("end", cuStreamDestroy_v2(blocking) ?: cuStreamDestroy_v2(free_one) ?: cuMemFree_v2(p));
 }
 
 static void a_stream_destroyed_while_busy(void) {
@@ -122,44 +125,45 @@ static void host_functions(void) {
     fact("called", called);
     RC("callback_flags", cuStreamAddCallback(s, on_callback, &pinned_flag, 3));
     RC("callback_null", cuStreamAddCallback(s, NULL, &pinned_flag, 0));
-    RC("end", cuStreamDestroy_v2(s) | cuMemFree_v2(p));
+    RC("end", cuStreamDestroy_v2(s) ?: cuMemFree_v2(p));
 }
 
 static void values(void) {
     ptr p = words();
     obj s = NULL, t = NULL;
-    RC("streams", cuStreamCreate(&s, 1) | cuStreamCreate(&t, 1));
+    RC("streams", cuStreamCreate(&s, 1) ?: cuStreamCreate(&t, 1));
     int rc = cuStreamWaitValue32_v2(s, p, 5, 1);
     RC("wait", rc);
     if (rc == 0) {
         RC("set", cuMemsetD32Async(p + 64, 3, 1, s));
         RC("query", cuStreamQuery(s));
-        RC("other_goes_on", cuMemsetD32Async(p + 128, 4, 1, t) | cuStreamSynchronize(t));
+        RC("other_goes_on", cuMemsetD32Async(p + 128, 4, 1, t) ?: cuStreamSynchronize(t));
         RC("write", cuStreamWriteValue32_v2(t, p, 5, 0));
         RC("sync", cuStreamSynchronize(s));
         fact("after", word_at(p + 64));
     }
-    RC("greater", cuStreamWaitValue32_v2(s, p, 4, 0) | cuStreamSynchronize(s));
-    RC("and", cuStreamWaitValue32_v2(s, p, 4, 2) | cuStreamSynchronize(s));
-    RC("wide", cuStreamWriteValue64_v2(s, p + 8, 1ull << 40, 0) | cuStreamWaitValue64_v2(s, p + 8, 1ull << 40, 1) | cuStreamSynchronize(s));
+    RC("greater", cuStreamWaitValue32_v2(s, p, 4, 0) ?: cuStreamSynchronize(s));
+    RC("and", cuStreamWaitValue32_v2(s, p, 4, 2) ?: cuStreamSynchronize(s));
+    RC("wide", cuStreamWriteValue64_v2(s, p + 8, 1ull << 40, 0) ?: cuStreamWaitValue64_v2(s, p + 8, 1ull << 40, 1));
+    RC("sync", cuStreamSynchronize(s));
     fact("half", word_at(p + 12));
     RC("odd_address", cuStreamWriteValue32_v2(s, p + 2, 5, 0));
     RC("odd_flags", cuStreamWaitValue32_v2(s, p, 5, 99));
     RC("null", cuStreamWriteValue32_v2(s, 0, 5, 0));
-    RC("end", cuStreamDestroy_v2(s) | cuStreamDestroy_v2(t) | cuMemFree_v2(p));
+    RC("end", cuStreamDestroy_v2(s) ?: cuStreamDestroy_v2(t) ?: cuMemFree_v2(p));
 }
 
 // cuMemFree waits for what runs; memory that was freed is not written by what was queued before.
 static void a_free_waits(void) {
     ptr p = words(), other = words(), q = 0;
     obj s = NULL, t = NULL;
-    RC("streams", cuStreamCreate(&s, 1) | cuStreamCreate(&t, 1));
+    RC("streams", cuStreamCreate(&s, 1) ?: cuStreamCreate(&t, 1));
     RC("write", write_later(p, 7, 300000, s));
     double start = seconds();
     RC("free", cuMemFree_v2(p));
     fact("waited", seconds() - start > 0.15);
     RC("query", cuStreamQuery(s));
-    RC("alloc", cuMemAlloc_v2(&q, 4 * MIB) | cuMemsetD32Async(q, 5, MIB, t) | cuStreamSynchronize(t));
+    RC("alloc", cuMemAlloc_v2(&q, 4 * MIB) ?: cuMemsetD32Async(q, 5, MIB, t) ?: cuStreamSynchronize(t));
     fact("wrong", not_equal(q, 5, 4 * MIB));
     RC("sleep", sleep_on(s, 300000));
     start = seconds();
@@ -179,7 +183,7 @@ static void a_free_waits(void) {
     start = seconds();
     RC("free_null", cuMemFree_v2(0));
     fact("waited", seconds() - start > 0.15);
-    RC("end", cuMemFree_v2(small) | cuMemFree_v2(q) | cuStreamDestroy_v2(s) | cuStreamDestroy_v2(t));
+    RC("end", cuMemFree_v2(small) ?: cuMemFree_v2(q) ?: cuStreamDestroy_v2(s) ?: cuStreamDestroy_v2(t));
 }
 
 // Memory in stream order.
@@ -190,12 +194,12 @@ static void stream_ordered(void) {
     int rc = cuMemAllocAsync(&p, 4 * MIB, s);
     RC("alloc", rc);
     if (rc == 0) {
-        RC("set", cuMemsetD32Async(p, 3, MIB, s) | cuStreamSynchronize(s));
+        RC("set", cuMemsetD32Async(p, 3, MIB, s) ?: cuStreamSynchronize(s));
         fact("wrong", not_equal(p, 3, 4 * MIB));
         RC("free", cuMemFreeAsync(p, s));
         RC("again", cuMemFreeAsync(p, s));
         RC("sync", cuStreamSynchronize(s));
-        RC("alloc", cuMemAllocAsync(&q, MIB, s) | cuStreamSynchronize(s));
+        RC("alloc", cuMemAllocAsync(&q, MIB, s) ?: cuStreamSynchronize(s));
         RC("free_plainly", cuMemFree_v2(q));
         RC("nothing", cuMemAllocAsync(&q, 0, s));
         RC("null", cuMemAllocAsync(NULL, 16, s));
@@ -213,13 +217,13 @@ static void a_persistent_kernel(void) {
     ptr p = words();
     obj s = NULL, t = NULL;
     uint32_t seven = 7;
-    RC("streams", cuStreamCreate(&s, 1) | cuStreamCreate(&t, 1));
+    RC("streams", cuStreamCreate(&s, 1) ?: cuStreamCreate(&t, 1));
     RC("spin", launch(SPIN, s, (void *[]){&p, &seven}));
     usleep(50000);
     RC("running", cuStreamQuery(s));
-    RC("write", cuMemsetD32Async(p, 7, 1, t) | cuStreamSynchronize(t));
+    RC("write", cuMemsetD32Async(p, 7, 1, t) ?: cuStreamSynchronize(t));
     RC("ended", cuStreamSynchronize(s));
-    RC("end", cuStreamDestroy_v2(s) | cuStreamDestroy_v2(t) | cuMemFree_v2(p));
+    RC("end", cuStreamDestroy_v2(s) ?: cuStreamDestroy_v2(t) ?: cuMemFree_v2(p));
 }
 
 static ptr shared;

@@ -174,6 +174,19 @@ static void write_to_read_only(void) {
     RC("wait", cuCtxSynchronize());
 }
 
+static void unmap_under_its_kernel(void) {
+    struct range r;
+    uint32_t value = 7;
+    uint64_t us = 300000;
+    RC("open", range_open(&r, "d"));
+    RC("write", launch(WRITE_AFTER, NULL, (void *[]){&r.at, &value, &us}));
+    usleep(50000);
+    double start = seconds();
+    RC("unmap", cuMemUnmap(r.at, PAGE));
+    fact("waited", seconds() - start > 0.15);
+    RC("wait", cuCtxSynchronize());
+}
+
 static void use_of_unmapped(void) {
     struct range r;
     RC("open", range_open(&r, "d.d"));
@@ -187,15 +200,16 @@ static void use_of_unmapped(void) {
 }
 
 static void reserving(void) {
-    ptr a = 0, b = 0, hint = 0x200000000000;
-    RC("huge", cuMemAddressReserve(&a, (size_t)64 << 40, 0, hint, 0));
+    ptr a = 0, b = 0, hint = 0x400000000000;
+    size_t large = (size_t)1 << 34;
+    RC("hinted", cuMemAddressReserve(&a, large, 0, hint, 0));
     fact("as_hinted", a == hint);
     RC("taken_hint", cuMemAddressReserve(&b, PAGE, 0, hint, 0));
     fact("elsewhere", b != a && b != 0);
     RC("free_less", cuMemAddressFree(a, PAGE));
     RC("free_inside", cuMemAddressFree(a + PAGE, PAGE));
-    RC("free", cuMemAddressFree(a, (size_t)64 << 40));
-    RC("free_again", cuMemAddressFree(a, (size_t)64 << 40));
+    RC("free", cuMemAddressFree(a, large));
+    RC("free_again", cuMemAddressFree(a, large));
     RC("free", cuMemAddressFree(b, PAGE));
     RC("nothing", cuMemAddressReserve(&a, 0, 0, 0, 0));
     RC("odd_size", cuMemAddressReserve(&a, 4096, 0, 0, 0));
@@ -211,6 +225,13 @@ static void reserving(void) {
     RC("free_mapped", cuMemAddressFree(r.at, PAGE));
     RC("still_there", cuMemsetD8_v2(r.at, 1, 16));
     range_close(&r);
+}
+
+static void half_of_all_addresses(void) {
+    ptr a = 0;
+    size_t huge = (size_t)64 << 40;
+    RC("reserve", cuMemAddressReserve(&a, huge, 0, 0, 0));
+    RC("free", cuMemAddressFree(a, huge));
 }
 
 static void making(void) {
@@ -296,12 +317,12 @@ static void as_descriptor(void) {
         RC("import", cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, AS_FD));
         close(fd);
         ptr one = 0, two = 0;
-        RC("reserve", cuMemAddressReserve(&one, PAGE, 0, 0, 0) | cuMemAddressReserve(&two, PAGE, 0, 0, 0));
-        RC("map", cuMemMap(one, PAGE, 0, h, 0) | cuMemMap(two, PAGE, 0, again, 0));
-        RC("grant", grant(one, PAGE, 0, READ_WRITE) | grant(two, PAGE, 0, READ_WRITE));
+        RC("reserve", cuMemAddressReserve(&one, PAGE, 0, 0, 0) ?: cuMemAddressReserve(&two, PAGE, 0, 0, 0));
+        RC("map", cuMemMap(one, PAGE, 0, h, 0) ?: cuMemMap(two, PAGE, 0, again, 0));
+        RC("grant", grant(one, PAGE, 0, READ_WRITE) ?: grant(two, PAGE, 0, READ_WRITE));
         RC("fill", fill(one, 77, PAGE, NULL));
         fact("wrong", not_equal(two, 77, PAGE));
-        RC("end", cuMemUnmap(one, PAGE) | cuMemUnmap(two, PAGE) | cuMemRelease(h) | cuMemRelease(again));
+        RC("end", cuMemUnmap(one, PAGE) ?: cuMemUnmap(two, PAGE) ?: cuMemRelease(h) ?: cuMemRelease(again));
         cuMemAddressFree(one, PAGE), cuMemAddressFree(two, PAGE);
     }
     uint64_t h = 0;
@@ -351,15 +372,15 @@ static void mapped_when_it_runs(void) {
     obj stream = NULL, other = NULL;
     ptr out = 0, flag = 0;
     RC("open", range_open(&r, "dd"));
-    RC("fill", fill(r.at, 1, PAGE, NULL) | fill(r.at + PAGE, 2, PAGE, NULL) | cuCtxSynchronize());
-    RC("alloc", cuMemAlloc_v2(&out, PAGE) | cuMemAlloc_v2(&flag, 4096) | cuMemsetD32_v2(flag, 0, 4));
-    RC("streams", cuStreamCreate(&stream, 1) | cuStreamCreate(&other, 1));
+    RC("fill", fill(r.at, 1, PAGE, NULL) ?: fill(r.at + PAGE, 2, PAGE, NULL) ?: cuCtxSynchronize());
+    RC("alloc", cuMemAlloc_v2(&out, PAGE) ?: cuMemAlloc_v2(&flag, 4096) ?: cuMemsetD32_v2(flag, 0, 4));
+    RC("streams", cuStreamCreate(&stream, 1) ?: cuStreamCreate(&other, 1));
     uint64_t n = PAGE;
     int gate = cuStreamWaitValue32_v2(stream, flag, 1, 0);
     RC("gate", gate);
     if (gate != 0) return; // without the wait the rest would be a race
     RC("queue", launch(COPY, stream, (void *[]){&out, &r.at, &n}));
-    RC("swap", cuMemUnmap(r.at, PAGE) | cuMemUnmap(r.at + PAGE, PAGE) | cuMemMap(r.at, PAGE, 0, r.handle[1], 0) |
+    RC("swap", cuMemUnmap(r.at, PAGE) ?: cuMemUnmap(r.at + PAGE, PAGE) ?: cuMemMap(r.at, PAGE, 0, r.handle[1], 0) ?:
                    grant(r.at, PAGE, 0, READ_WRITE));
     RC("open", cuMemsetD32Async(flag, 1, 1, other));
     RC("wait", cuStreamSynchronize(stream));
@@ -373,8 +394,8 @@ static void one_range_two_gpus(void) {
     obj second = NULL;
     RC("open", range_open(&r, "dn"));
     RC("access", grant(r.at, r.bytes, 1, READ_WRITE));
-    RC("fill", fill(r.at, 1, r.bytes, NULL) | cuCtxSynchronize());
-    RC("second", cuDevicePrimaryCtxRetain(&second, 1) | cuCtxSetCurrent(second));
+    RC("fill", fill(r.at, 1, r.bytes, NULL) ?: cuCtxSynchronize());
+    RC("second", cuDevicePrimaryCtxRetain(&second, 1) ?: cuCtxSetCurrent(second));
     RC("memset", cuMemsetD32_v2(r.at, 2, r.bytes / 8));
     fact("half", not_equal(r.at, 2, r.bytes / 2));
     fact("rest", not_equal(r.at + r.bytes / 2, 1, r.bytes / 2));
@@ -382,11 +403,81 @@ static void one_range_two_gpus(void) {
     range_close(&r);
 }
 
+// A page of a GPU that has no context here: made, mapped for the first GPU, and used by it; the second gets none.
+static void page_of_the_peer_two_gpus(void) {
+    struct make m = how(ON_DEVICE);
+    uint64_t page = 0;
+    ptr at = 0, start = 7;
+    unsigned state = 7;
+    int active = 7, ordinal = 77, kind = 77;
+    size_t bytes = 7;
+    m.location.id = 1;
+    RC("create", cuMemCreate(&page, PAGE, &m, 0));
+    RC("reserve", cuMemAddressReserve(&at, PAGE, 0, 0, 0));
+    RC("map", cuMemMap(at, PAGE, 0, page, 0) ?: grant(at, PAGE, 0, READ_WRITE));
+    RC("state", cuDevicePrimaryCtxGetState(1, &state, &active)), fact("active", active);
+    RC("fill", fill(at, 4, PAGE, NULL) ?: cuCtxSynchronize());
+    fact("wrong", not_equal(at, 4, PAGE));
+    RC("ordinal", cuPointerGetAttribute(&ordinal, 9, at)), fact("is", ordinal);
+    RC("kind", cuPointerGetAttribute(&kind, 2, at)), fact("is", kind);
+    RC("range", cuMemGetAddressRange_v2(&start, &bytes, at + 5));
+    fact("same", start == at), fact("bytes", (long long)bytes);
+    RC("end", cuMemUnmap(at, PAGE) ?: cuMemRelease(page) ?: cuMemAddressFree(at, PAGE));
+}
+
+// Both GPUs count on one page of the second: no count is lost.
+static void atomics_on_a_peers_page_two_gpus(void) {
+    struct make m = how(ON_DEVICE);
+    uint64_t page = 0, times = 2000, count = 0;
+    ptr at = 0;
+    obj second = NULL, image = NULL, adds = NULL;
+    m.location.id = 1;
+    RC("create", cuMemCreate(&page, PAGE, &m, 0) ?: cuMemAddressReserve(&at, PAGE, 0, 0, 0));
+    RC("map", cuMemMap(at, PAGE, 0, page, 0) ?: grant(at, PAGE, 0, READ_WRITE) ?: grant(at, PAGE, 1, READ_WRITE));
+    RC("zero", cuMemsetD32_v2(at, 0, 16) ?: cuCtxSynchronize());
+    RC("second", cuDevicePrimaryCtxRetain(&second, 1) ?: cuCtxSetCurrent(second));
+    RC("kernel", cuModuleLoadData(&image, image_text) ?: cuModuleGetFunction(&adds, image, "atomic_add_u64"));
+    void *params[] = {&at, &times};
+    int rc = 0;
+    for (int i = 0; i < 8 && rc == 0; i++) {
+        rc = cuCtxSetCurrent(second) ?: cuLaunchKernel(adds, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL);
+        if (rc == 0) rc = cuCtxSetCurrent(context) ?: launch(ATOMIC, NULL, params);
+    }
+    RC("launches", rc);
+    RC("wait", cuCtxSynchronize() ?: cuCtxSetCurrent(second) ?: cuCtxSynchronize() ?: cuCtxSetCurrent(context));
+    RC("read", cuMemcpyDtoH_v2(&count, at, 8)), fact("count", (long long)count);
+    RC("end", cuMemUnmap(at, PAGE) ?: cuMemRelease(page) ?: cuMemAddressFree(at, PAGE));
+}
+
+// A peer copy that names contexts of GPUs on which no page lies.
+static void copy_by_wrong_names_two_gpus(void) {
+    struct range r;
+    obj second = NULL;
+    ptr plain = 0;
+    RC("open", range_open(&r, "dn") ?: grant(r.at, r.bytes, 1, READ_WRITE) ?: cuDevicePrimaryCtxRetain(&second, 1));
+    RC("fill", fill(r.at, 3, r.bytes, NULL) ?: cuCtxSynchronize() ?: cuMemAlloc_v2(&plain, r.bytes));
+    RC("within", cuMemcpyPeer(r.at + PAGE, second, r.at, second, PAGE / 2) ?: cuCtxSynchronize());
+    RC("to_plain", cuMemcpyPeer(plain, context, r.at, second, r.bytes) ?: cuCtxSynchronize());
+    fact("wrong", not_equal(plain, 3, r.bytes));
+    struct copy3 b = {.from = {.kind = DEVICE, .device = r.at, .context = second, .pitch = 4096, .height = 16},
+                      .to = {.kind = DEVICE, .device = plain, .context = second, .pitch = 4096, .height = 16},
+                      .width = 4000, .height = 16, .depth = 60};
+    RC("box", cuMemsetD8_v2(plain, 0, r.bytes) ?: cuMemcpy3DPeer(&b) ?: cuCtxSynchronize());
+    fact("wrong", not_equal(plain + 20 * 4096, 3, 4000));
+    RC("free", cuMemFree_v2(plain));
+    range_close(&r);
+}
+
 CASES({"granularity", granularity}, {"one_range", one_range}, {"page_is_the_grain", page_is_the_grain},
       {"one_page_at_two_addresses", one_page_at_two_addresses},
       {"a_remap_starts_without_access", a_remap_starts_without_access}, {"granting", granting},
-      {"read_only", read_only}, {"reserving", reserving, 1}, {"making", making},
+      {"read_only", read_only}, {"reserving", reserving, 1},
+      {"half_of_all_addresses", half_of_all_addresses, 1}, {"making", making},
       {"release_while_mapped", release_while_mapped}, {"retained", retained}, {"as_descriptor", as_descriptor},
       {"atomics_on_the_host", atomics_on_the_host}, {"beside_a_kernel", beside_a_kernel},
       {"mapped_when_it_runs", mapped_when_it_runs}, {"one_range_two_gpus", one_range_two_gpus},
-      {"write_to_read_only", write_to_read_only, 1}, {"use_of_unmapped", use_of_unmapped, 1});
+      {"page_of_the_peer_two_gpus", page_of_the_peer_two_gpus, 1},
+      {"atomics_on_a_peers_page_two_gpus", atomics_on_a_peers_page_two_gpus},
+      {"copy_by_wrong_names_two_gpus", copy_by_wrong_names_two_gpus},
+      {"write_to_read_only", write_to_read_only, 1}, {"use_of_unmapped", use_of_unmapped, 1},
+      {"unmap_under_its_kernel", unmap_under_its_kernel, 1});

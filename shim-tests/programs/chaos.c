@@ -276,9 +276,9 @@ static void drop(struct world *w, struct block *b, int look) {
 }
 
 static size_t a_size(struct world *w) {
-    uint64_t kind = below(w, 20);
-    if (kind < 9) return (4 << 10) + below(w, 1 << (12 + kind));
-    return (2 << 20) + below(w, kind == 19 ? 22 << 20 : 3 << 20);
+    uint64_t kind = below(w, 32);
+    if (kind < 10) return (4 << 10) + below(w, 1 << (11 + kind));
+    return (2 << 20) + below(w, kind == 31 ? 22 << 20 : 2 << 20);
 }
 
 static void take(struct world *w, struct block *b, int home) {
@@ -422,7 +422,8 @@ static void begin(void) {
 static void faults(char *text, size_t size, uint64_t *random) {
     static const char *const calls[] = {"cuMemCreate",        "cuMemMap",         "cuMemSetAccess",
                                         "cuMemcpyDtoDAsync_v2", "cuMemcpyHtoD_v2", "cuLaunchKernel",
-                                        "cuStreamSynchronize", "cuMemcpyAsync",    "cuMemUnmap"};
+                                        "cuStreamSynchronize", "cuMemcpyAsync",    "cuMemUnmap",
+                                        "cuCtxSynchronize"};
     size_t used = strlen(text);
     for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++)
         for (unsigned nth = 40, k = 0; k < 4; k++) {
@@ -473,7 +474,7 @@ int main(int argc, char **argv) {
     if (!getenv("CHAOS_THREADS")) choose(argv);
     plan.threads = setting("CHAOS_THREADS", 1);
     plan.fragile = setting("CHAOS_FRAGILE", 0);
-    plan.steps = setting("CHAOS_STEPS", 25);
+    plan.steps = setting("CHAOS_STEPS", 24);
     plan.spoil = setting("CHAOS_SPOIL", 0);
     // Copies of large blocks come and go: no system call for each.
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
