@@ -83,7 +83,8 @@ fn out_of_memory() {
     let outcome = pool("gpus=2,mem=64M,host=64M", "exhaust", "8").ok();
     for round in ["0", "1"] {
         assert_eq!(outcome.value(&format!("rc{round}")), "2", "{outcome:#?}");
-        assert_eq!(outcome.value(&format!("again{round}")), "2 1", "{outcome:#?}");
+        // The driver writes 0 to the out-pointer then.
+        assert_eq!(outcome.value(&format!("again{round}")), "2 0", "{outcome:#?}");
         assert_eq!(outcome.value(&format!("bad{round}")), "0", "{outcome:#?}");
     }
     assert_eq!(outcome.value("count0"), outcome.value("count1"));

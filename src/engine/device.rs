@@ -56,7 +56,14 @@ pub trait Device: Send + Sync {
     /// [`Device::drain`]; after an error nothing was begun.
     fn copy(&self, to: u64, from: u64, bytes: u64, gpu: u8, context: Context) -> Result<(), DriverError>;
     /// Begins a copy on one of two lanes beside the program's own streams. Copies of one lane follow one another.
-    fn begin_copy(&self, lane: usize, to: u64, from: u64, bytes: u64, context: Context) -> Result<(), DriverError>;
+    fn begin_copy(
+        &self,
+        lane: usize,
+        to: u64,
+        from: u64,
+        bytes: u64,
+        context: Context,
+    ) -> Result<(), DriverError>;
     /// Waits for the copies of both lanes.
     fn wait_copies(&self, context: Context) -> Result<(), DriverError>;
     /// The context is gone: so is what the driver held for it.

@@ -99,7 +99,8 @@ impl<D: Device> Pool<D> {
     }
 
     fn named(&self, state: &State, addresses: &[u64]) -> Vec<u32> {
-        let mut named: Vec<u32> = addresses.iter().filter_map(|&address| self.slot_of(state, address)).collect();
+        let mut named: Vec<u32> =
+            addresses.iter().filter_map(|&address| self.slot_of(state, address)).collect();
         named.sort_unstable();
         named.dedup();
         named
@@ -112,7 +113,12 @@ impl<D: Device> Pool<D> {
     }
 
     /// Pages of these allocations that only `home` has access to: others must not move under another GPU.
-    fn movable<'a>(&'a self, state: &'a State, slot: u32, home: u8) -> impl Iterator<Item = (PageRef, usize)> + 'a {
+    fn movable<'a>(
+        &'a self,
+        state: &'a State,
+        slot: u32,
+        home: u8,
+    ) -> impl Iterator<Item = (PageRef, usize)> + 'a {
         let pages = state.allocations.get(slot).filter(|a| a.home == home).map_or(&[][..], |a| &a.pages);
         pages.iter().filter_map(move |&id| {
             let page = state.pages.get(id)?;
@@ -126,8 +132,12 @@ impl<D: Device> Pool<D> {
         let home = whom.home as usize;
         let named = self.named(&state, addresses);
         let of = |slot| self.movable(&state, slot, whom.home);
-        let missing: Vec<PageRef> =
-            named.iter().flat_map(|&slot| of(slot)).filter(|(_, tier)| *tier != home).map(|(page, _)| page).collect();
+        let missing: Vec<PageRef> = named
+            .iter()
+            .flat_map(|&slot| of(slot))
+            .filter(|(_, tier)| *tier != home)
+            .map(|(page, _)| page)
+            .collect();
         let resident: Vec<PageRef> = state
             .allocations
             .iter()
@@ -220,7 +230,8 @@ impl<D: Device> Pool<D> {
     fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
         let shadow = {
             let mut state = self.lock();
-            if let Some(at) = state.spare.iter().position(|frame| frame.tier == tier && frame.bytes == bytes) {
+            if let Some(at) = state.spare.iter().position(|frame| frame.tier == tier && frame.bytes == bytes)
+            {
                 state.tiers[tier].spare -= bytes;
                 return Some(state.spare.swap_remove(at));
             }

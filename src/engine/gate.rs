@@ -46,7 +46,7 @@ mod model {
 
     fn try_move(shared: &Shared) {
         if shared.gate.close() {
-            if shared.gate.is_empty() {
+            if shared.gate.is_empty_but(0) {
                 assert_eq!(shared.working.fetch_add(1, Ordering::Relaxed), 0, "two movers");
                 thread::yield_now();
                 shared.working.fetch_sub(1, Ordering::Relaxed);
@@ -64,7 +64,33 @@ mod model {
             try_move(&shared);
             submit(&shared);
             submitter.join().unwrap();
-            assert!(shared.gate.is_empty() && !shared.gate.is_closed());
+            assert!(shared.gate.is_empty_but(0) && !shared.gate.is_closed());
+        });
+    }
+
+    /// A submission that moves pages itself, before it submits.
+    fn submit_with_move(shared: &Shared) {
+        if shared.gate.enter() {
+            if shared.gate.close() {
+                if shared.gate.is_empty_but(1) {
+                    assert_eq!(shared.working.fetch_add(1, Ordering::Relaxed), 0, "two movers");
+                    shared.working.fetch_sub(1, Ordering::Relaxed);
+                }
+                shared.gate.open();
+            }
+            shared.gate.leave();
+        }
+    }
+
+    #[test]
+    fn a_submission_that_moves_excludes_the_others() {
+        loom::model(|| {
+            let shared = shared();
+            let other = shared.clone();
+            let mover = thread::spawn(move || submit_with_move(&other));
+            submit_with_move(&shared);
+            submit(&shared);
+            mover.join().unwrap();
         });
     }
 

@@ -40,10 +40,10 @@ impl Gate {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether nobody is inside. Once true after [`Gate::close`], nobody gets in until [`Gate::open`]; one who is
+    /// Whether nobody else is inside: `own` is how many passes the asker itself holds. Once true after [`Gate::close`], nobody gets in until [`Gate::open`]; one who is
     /// being refused may still be counted for a moment.
-    pub fn is_empty(&self) -> bool {
-        self.inside.load(Ordering::Acquire) == 0
+    pub fn is_empty_but(&self, own: usize) -> bool {
+        self.inside.load(Ordering::Acquire) == own
     }
 
     /// Opens the gate again.

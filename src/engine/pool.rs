@@ -160,8 +160,14 @@ pub struct Pool<D: Device> {
 impl<D: Device> Pool<D> {
     /// A pool over an arena that `device` has reserved.
     pub fn new(device: D, config: Config) -> Pool<D> {
-        let account =
-            |capacity, exchange| TierAccount { capacity, exchange, used: 0, kept: 0, spare: 0, used_at_peak: 0 };
+        let account = |capacity, exchange| TierAccount {
+            capacity,
+            exchange,
+            used: 0,
+            kept: 0,
+            spare: 0,
+            used_at_peak: 0,
+        };
         let mut tiers: Vec<TierAccount> =
             config.gpus.iter().map(|gpu| account(gpu.capacity, gpu.exchange)).collect();
         tiers.push(account(config.host_budget, config.host_exchange));
@@ -187,7 +193,14 @@ impl<D: Device> Pool<D> {
             lost: 0,
         };
         let map = PageMap::new(config.base, config.bytes);
-        Pool { device, config, map, state: Mutex::new(state), holding: AtomicBool::new(false), displaced: AtomicBool::new(false) }
+        Pool {
+            device,
+            config,
+            map,
+            state: Mutex::new(state),
+            holding: AtomicBool::new(false),
+            displaced: AtomicBool::new(false),
+        }
     }
 
     /// The page that holds `address`; `None` where the address is not the pool's. At most 10 ns, no lock.
@@ -218,7 +231,8 @@ impl<D: Device> Pool<D> {
         self.holding.store(hold, Ordering::SeqCst);
     }
 
-    pub(crate) fn on_hold(&self) -> bool {
+    /// Whether a stream is being captured.
+    pub fn on_hold(&self) -> bool {
         self.holding.load(Ordering::SeqCst)
     }
 
@@ -248,8 +262,10 @@ impl<D: Device> Pool<D> {
     /// Free and total bytes of every GPU, and of the host, by the pool's own books.
     pub fn amounts(&self) -> (Vec<Amount>, Amount) {
         let state = self.lock();
-        let amount =
-            |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.used - t.kept - t.spare), total: t.capacity };
+        let amount = |t: &TierAccount| Amount {
+            free: t.capacity.saturating_sub(t.used - t.kept - t.spare),
+            total: t.capacity,
+        };
         let (host, gpus) = match state.tiers.split_last() {
             Some((host, gpus)) => (amount(host), gpus.iter().map(amount).collect()),
             None => (Amount::default(), Vec::new()),

@@ -48,7 +48,11 @@ impl<D: Device> Pool<D> {
         let mut tiers: Vec<TierUse> = state
             .tiers
             .iter()
-            .map(|t| TierUse { capacity: t.capacity, now: t.used - t.kept - t.spare, at_peak: t.used_at_peak })
+            .map(|t| TierUse {
+                capacity: t.capacity,
+                now: t.used - t.kept - t.spare,
+                at_peak: t.used_at_peak,
+            })
             .collect();
         let host = tiers.pop().unwrap_or_default();
         Snapshot {

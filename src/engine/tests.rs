@@ -24,7 +24,8 @@ pub(crate) fn check(pool: &Pool<Mock>, totals: &[u64]) {
     let spans: u64 = state.spans.ranges().iter().map(|r| r.1).sum();
     let held: u64 = state.allocations.iter().map(|(_, a)| a.span).sum::<u64>()
         + state.deferred.iter().chain(&state.kept).map(|a| a.span).sum::<u64>();
-    let shadows: u64 = state.pages.iter().filter(|(_, page)| page.shadow != 0).map(|(_, page)| page.bytes).sum();
+    let shadows: u64 =
+        state.pages.iter().filter(|(_, page)| page.shadow != 0).map(|(_, page)| page.bytes).sum();
     assert_eq!(spans + held + shadows + spare, 1024 * G);
     let kept: u64 = state.kept.iter().map(|a| a.span).sum();
     assert_eq!(kept, state.tiers.iter().map(|tier| tier.kept).sum::<u64>());

@@ -37,9 +37,8 @@ impl History {
     fn next_gap(&self) -> Option<u64> {
         let count = self.gaps.len();
         for length in 1..=LONGEST_PATTERN.min(count / 2) {
-            let repeats = (length..count.min(2 * length)).all(|back| {
-                near(self.gaps[count - 1 - back], self.gaps[count - 1 - back + length])
-            });
+            let repeats = (length..count.min(2 * length))
+                .all(|back| near(self.gaps[count - 1 - back], self.gaps[count - 1 - back + length]));
             if repeats && (count >= 2 * length) {
                 return Some(self.gaps[count - length]);
             }
@@ -112,7 +111,8 @@ impl Pager {
     /// `resident` are the pages at home that may go; pages of objects in `named` stay. What does not fit even
     /// so is left where it is, in the order of `missing`.
     pub fn exchange(&self, named: &[u32], missing: &[PageRef], resident: &[PageRef], room: u64) -> Exchange {
-        let mut victims: Vec<&PageRef> = resident.iter().filter(|page| !named.contains(&page.object)).collect();
+        let mut victims: Vec<&PageRef> =
+            resident.iter().filter(|page| !named.contains(&page.object)).collect();
         // Latest use first. Of one object the last page first, so that a fixed front part stays. Among objects
         // without a prediction the one that was used longest ago.
         victims.sort_by_cached_key(|page| {
@@ -154,8 +154,7 @@ mod tests {
         let mut fetched = Vec::new();
         for &object in sequence {
             pager.launch(&[object]);
-            let missing: Vec<PageRef> =
-                if home.contains(&object) { Vec::new() } else { vec![page(object)] };
+            let missing: Vec<PageRef> = if home.contains(&object) { Vec::new() } else { vec![page(object)] };
             let resident: Vec<PageRef> = home.iter().map(|&object| page(object)).collect();
             let plan = pager.exchange(&[object], &missing, &resident, (capacity - home.len()) as u64);
             home.retain(|object| plan.evict.iter().all(|victim| victim.object != *object));

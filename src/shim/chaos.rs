@@ -3,7 +3,7 @@
 //! For tests. It waits for all work of the process before it moves, so a program whose kernels wait for the host
 //! may hang under it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::gate;
 use crate::start::Engine;
@@ -11,12 +11,20 @@ use crate::start::Engine;
 /// Pages moved at one idle point, at most.
 const MOVES: u64 = 3;
 
+static ON: AtomicBool = AtomicBool::new(false);
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 /// Seeds the choice of pages and turns moving on.
 pub fn start(seed: u64) {
     STATE.store(seed, Ordering::Relaxed);
+    ON.store(true, Ordering::SeqCst);
     gate::turn_on();
+}
+
+/// Whether pages move at idle points.
+#[inline]
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
 }
 
 /// The next number of a splitmix64 sequence. Only the thread that closed the gate draws.

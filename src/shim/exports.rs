@@ -21,7 +21,7 @@ macro_rules! export {
         }
     };
     (submit $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
-        pass_on! { $base $symbol $hook $args { crate::gate::pass() } () }
+        pass_on! { $base $symbol $hook $args { let pass = crate::gate::pass(); crate::pager::unmarked(); pass } () }
     };
     (retry $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal
         ($($arg:ident: $type:ty),*)) => {

@@ -5,7 +5,7 @@
 //! finds the gate closed waits. A mover that does not get all passes back in time gives up: a pass may be held by
 //! a call that blocks until some other thread submits.
 //!
-//! Without moves (today: without `VGMEM_CHAOS`) the gate is off and a pass costs one load.
+//! Without moves (neither `VGMEM_PAGING` nor `VGMEM_CHAOS`) the gate is off and a pass costs one load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -55,16 +55,25 @@ fn counted_pass() -> Pass {
     Pass { counted: true }
 }
 
-/// Runs `work` while nothing can be submitted; whether it ran.
+/// Runs `work` while nothing can be submitted; whether it ran. For callers that hold no pass.
 fn closed(work: impl FnOnce()) -> bool {
+    closed_but(0, work)
+}
+
+/// As `closed`, for a caller that holds a pass: the others' submissions wait, its own comes after `work`.
+pub fn closed_by_holder(work: impl FnOnce()) -> bool {
+    closed_but(1, work)
+}
+
+fn closed_but(own: usize, work: impl FnOnce()) -> bool {
     if !GATE.close() {
         return false; // another thread is moving pages
     }
     let start = Instant::now();
-    while !GATE.is_empty() && start.elapsed() < PATIENCE {
+    while !GATE.is_empty_but(own) && start.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
-    let all_out = GATE.is_empty();
+    let all_out = GATE.is_empty_but(own);
     if all_out {
         work();
     }
@@ -75,7 +84,7 @@ fn closed(work: impl FnOnce()) -> bool {
 /// The program has just waited for a GPU: a good moment to move pages.
 #[inline]
 pub fn idle_point() {
-    if ON.load(Ordering::Relaxed)
+    if crate::chaos::is_on()
         && let Some(engine) = engine()
     {
         closed(|| crate::chaos::move_pages(engine));

@@ -19,6 +19,7 @@ mod ledger;
 mod log;
 mod lookup;
 mod nvml;
+mod pager;
 mod real;
 mod report;
 mod runtime;

@@ -98,7 +98,14 @@ impl Driver {
             if rc == CUDA_SUCCESS { id.max(0) } else { 0 } // -1: no NUMA, where node 0 is right
         };
         let kinds = (0..gpus).map(|_| AtomicU8::new(host_kind::UNKNOWN)).collect();
-        Driver { call, nodes: (0..gpus).map(node).collect(), kinds, keys, host_budget, lanes: Mutex::default() }
+        Driver {
+            call,
+            nodes: (0..gpus).map(node).collect(),
+            kinds,
+            keys,
+            host_budget,
+            lanes: Mutex::default(),
+        }
     }
 
     /// What the driver says of the current context: its error if it is lost, gone, or not there at all. Virtual
@@ -180,7 +187,8 @@ impl Driver {
 
     /// The pager's stream of a lane in the current context, made at its first use.
     fn lane(&self, context: Context, lane: usize) -> Result<CUstream, DriverError> {
-        if let Some(&stream) = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).get(&(context, lane)) {
+        if let Some(&stream) = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).get(&(context, lane))
+        {
             return Ok(stream as CUstream);
         }
         let mut stream: CUstream = std::ptr::null_mut();
@@ -300,7 +308,14 @@ impl Device for Driver {
         })
     }
 
-    fn begin_copy(&self, lane: usize, to: u64, from: u64, bytes: u64, context: Context) -> Result<(), DriverError> {
+    fn begin_copy(
+        &self,
+        lane: usize,
+        to: u64,
+        from: u64,
+        bytes: u64,
+        context: Context,
+    ) -> Result<(), DriverError> {
         self.within(context, || {
             let stream = self.lane(context, lane)?;
             // SAFETY: the engine mapped both ranges and gave the context's GPU access to them.

@@ -112,6 +112,10 @@ fn remarks(engine: &Engine, snapshot: &Snapshot) -> Vec<String> {
     if crate::lookup::namespaces_used() {
         lines.push("a library was loaded with dlmopen: CUDA calls made there are not seen".to_owned());
     }
+    if snapshot.fetched + snapshot.evicted > 0 {
+        let (came, went) = (snapshot.fetched, snapshot.evicted);
+        lines.push(format!("paging: {came} pages came home, {went} were sent away"));
+    }
     if snapshot.moved > 0 {
         lines.push(format!("{} pages were moved", snapshot.moved));
     }
@@ -141,7 +145,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
     let remarks: Vec<String> = remarks(engine, snapshot).iter().map(|line| quoted(line)).collect();
     format!(
         "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\
-         \"live\":{},\"moved\":{},\"lost\":{},\
+         \"live\":{},\"moved\":{},\"fetched\":{},\"evicted\":{},\"lost\":{},\
          \"gpus\":[{}],\"host\":{{{}}},\"hooks\":{},\"given\":{},\"reached\":[{}],\"remarks\":[{}]}}\n",
         fork::process(),
         engine.pool.config().page_bytes,
@@ -150,6 +154,8 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
         snapshot.refused,
         snapshot.live,
         snapshot.moved,
+        snapshot.fetched,
+        snapshot.evicted,
         snapshot.lost,
         gpus.join(","),
         tier(&snapshot.host),

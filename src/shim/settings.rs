@@ -77,6 +77,8 @@ pub struct Settings {
     pub placement: Placement,
     /// `VGMEM_ADVERTISE`
     pub advertise: Advertise,
+    /// `VGMEM_PAGING`: whether pages are brought home before launches.
+    pub paging: bool,
     /// `VGMEM_CHAOS`: seed of random page moves, for tests.
     pub chaos: Option<u64>,
     /// `VGMEM_REPORT`
@@ -104,7 +106,7 @@ impl fmt::Display for BadSetting {
 type Parsed<T> = Result<T, ()>;
 
 /// Name of every setting, and what it accepts.
-pub const ACCEPTED: [(&str, &str); 12] = [
+pub const ACCEPTED: [(&str, &str); 13] = [
     ("VGMEM_DEVICES", "all, or ordinals or UUIDs of visible GPUs such as 0,2,3"),
     ("VGMEM_DEVICE_LIMIT", "a size for every GPU such as 20G, or sizes by ordinal such as 0:20G,1:8G"),
     ("VGMEM_DEVICE_RESERVE", "a size for every GPU such as 512M, or sizes by ordinal such as 0:1G,1:512M"),
@@ -113,6 +115,7 @@ pub const ACCEPTED: [(&str, &str); 12] = [
     ("VGMEM_MIN_ALLOC", "a size such as 2M"),
     ("VGMEM_PLACEMENT", "home, interleave or balance"),
     ("VGMEM_ADVERTISE", "device, share or pool"),
+    ("VGMEM_PAGING", "off or auto"),
     ("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     ("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
     ("VGMEM_LOG", "off, error, warn, info, debug or trace"),
@@ -253,6 +256,11 @@ impl Settings {
             min_alloc: read("VGMEM_MIN_ALLOC", GRANULE, size)?,
             placement: read("VGMEM_PLACEMENT", Placement::default(), placement)?,
             advertise: read("VGMEM_ADVERTISE", Advertise::default(), advertise)?,
+            paging: read("VGMEM_PAGING", false, |text| match text {
+                "off" => Ok(false),
+                "auto" => Ok(true),
+                _ => Err(()),
+            })?,
             chaos: read("VGMEM_CHAOS", None, |text| text.parse().map(Some).map_err(drop))?,
             report: read("VGMEM_REPORT", Report::None, report)?,
         })

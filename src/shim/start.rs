@@ -11,7 +11,7 @@ use vgmem_policy::{GRANULE, auto_page_size};
 
 use crate::real::{Driver, Functions};
 use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Settings};
-use crate::{chaos, fork, ledger, log as sink, slot};
+use crate::{chaos, fork, ledger, log as sink, pager, slot};
 
 /// First address that is asked for: no host library and no heap lies there, and it does not look like data.
 const ARENA_HINT: u64 = 0x2000_0000_0000;
@@ -22,6 +22,8 @@ const RESERVE_AT_MOST: u64 = 512 << 20;
 /// Most freed memory that stays mapped on a GPU for the next allocation, in bytes: enough for programs that
 /// allocate and free in a loop, too little to matter to other processes.
 const KEEP_AT_MOST: u64 = 256 << 20;
+/// Pages of exchange reserve on each tier, at most, when the pager is on.
+const EXCHANGE_PAGES: u64 = 8;
 /// Host RAM that stays free whatever the budget is, in bytes.
 const HOST_KEPT: u64 = 1 << 30;
 
@@ -98,6 +100,7 @@ pub fn context_ended(context: Context, destroyed: bool) {
     if destroyed {
         DEAD.lock().unwrap_or_else(PoisonError::into_inner).push(context);
     }
+    pager::context_ended(context);
     ERA.fetch_add(1, Ordering::AcqRel);
 }
 
@@ -209,6 +212,9 @@ fn begin() -> Result<(), BadSetting> {
     );
     fork::watch();
     let keys = gpus.iter().map(|gpu| gpu.key).collect();
+    if settings.paging {
+        pager::start();
+    }
     if let Some(seed) = settings.chaos {
         chaos::start(seed);
     }
@@ -324,8 +330,10 @@ fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, byt
     let host = host_budget(settings.host);
     let smallest = gpus.iter().filter(|gpu| gpu.pooled).map(|gpu| gpu.capacity).min().unwrap_or(0);
     let page_bytes = settings.page_size.unwrap_or_else(|| auto_page_size(smallest));
-    // One page, unless that were more than 1 % or so of what there is.
-    let exchange = |bytes: u64| if bytes >= page_bytes * 64 { page_bytes } else { 0 };
+    // One page, unless that were more than 1 % or so of what there is; more where the pager copies in waves.
+    let most = if settings.paging { EXCHANGE_PAGES } else { 1 };
+    let exchange =
+        |bytes: u64| page_bytes * (bytes / page_bytes / 32).min(most) * u64::from(bytes >= page_bytes * 64);
     let gpu = |(index, gpu): (usize, &Gpu)| GpuConfig {
         capacity: if gpu.pooled { gpu.capacity - exchange(gpu.capacity) } else { 0 },
         exchange: if gpu.pooled { exchange(gpu.capacity) } else { 0 },

@@ -3,7 +3,7 @@
 use crate::copy::{Shape, Side, Transfer};
 use crate::machine::Machine;
 use crate::stream::StreamRef;
-use crate::util::Answer;
+use crate::util::{Answer, lock};
 use vgmem_abi::*;
 
 /// One side of a copy of a rectangle or a box, as the program describes it.
@@ -24,20 +24,23 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// The side, and whether it must be memory that the driver knows.
-    fn side(&self, [width, rows, _]: [u64; 3]) -> Answer<(Side, bool)> {
+    /// The side, and whether it must be memory that the driver knows. Of mapped pages the driver
+    /// checks less than of allocations.
+    fn side(&self, [width, rows, _]: [u64; 3], is_page: &dyn Fn(u64) -> bool) -> Answer<(Side, bool)> {
         let invalid = CUDA_ERROR_INVALID_VALUE;
+        let page = self.kind != CU_MEMORYTYPE_HOST && is_page(self.device);
         let (start, known) = match self.kind {
             CU_MEMORYTYPE_HOST => (self.host, false),
             CU_MEMORYTYPE_DEVICE => (self.device, true),
             CU_MEMORYTYPE_UNIFIED => (self.device, false),
+            kind if page && kind != CU_MEMORYTYPE_ARRAY => (self.device, true),
             _ => return Err(invalid), // there are no arrays here
         };
         let [x, y, z] = self.origin;
         let (right, bottom) = (x.checked_add(width).ok_or(invalid)?, y.checked_add(rows).ok_or(invalid)?);
         let pitch = if self.pitch == 0 { right } else { self.pitch };
         let height = if self.height == 0 { bottom } else { self.height };
-        if right > pitch || bottom > height {
+        if width > pitch || right > pitch && !page || bottom > height {
             return Err(invalid);
         }
         let layer = pitch.checked_mul(height).ok_or(invalid)?;
@@ -62,13 +65,13 @@ pub struct BoxCopy {
 
 impl BoxCopy {
     /// Where the bytes lie, and what the copy says about them; nothing to copy is `None`.
-    pub(crate) fn shape(&self) -> Answer<Option<(Transfer, Shape)>> {
+    pub(crate) fn shape(&self, is_page: &dyn Fn(u64) -> bool) -> Answer<Option<(Transfer, Shape)>> {
         let [width, rows, depth] = self.extent;
         if self.extent.contains(&0) {
             return Ok(None);
         }
-        let (to, to_known) = self.to.side(self.extent)?;
-        let (from, from_known) = self.from.side(self.extent)?;
+        let (to, to_known) = self.to.side(self.extent, is_page)?;
+        let (from, from_known) = self.from.side(self.extent, is_page)?;
         let transfer = match (self.peers, to_known, from_known) {
             (Some([to, from]), true, true) => Transfer::Peer(to, from),
             (Some([to, from]), _, _) => Transfer::PeerUnified(to, from),
@@ -82,10 +85,15 @@ impl BoxCopy {
 }
 
 impl Machine {
+    /// Whether the address is one of a mapped page.
+    pub(crate) fn is_page(&self, address: u64) -> bool {
+        lock(&self.memory).is_page(address)
+    }
+
     /// `cuMemcpy2D`, `cuMemcpy3D`, `cuMemcpy3DPeer` and their asynchronous forms.
     pub fn copy_box(&'static self, copy: &BoxCopy, stream: StreamRef, synchronous: bool) -> Answer {
         self.destination(stream)?;
-        match copy.shape()? {
+        match copy.shape(&|address| self.is_page(address))? {
             Some((transfer, shape)) => self.copy_shape(transfer, shape, stream, synchronous),
             None => Ok(()),
         }
@@ -110,7 +118,8 @@ impl Machine {
         self.check_batch(boxes.len(), stream)?;
         let context = self.destination(stream)?.context;
         for one in boxes {
-            let (transfer, shape) = one.shape()?.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+            let (transfer, shape) =
+                one.shape(&|address| self.is_page(address))?.ok_or(CUDA_ERROR_INVALID_VALUE)?;
             self.check_copy(transfer, shape, &context)?;
         }
         boxes.iter().try_for_each(|one| self.copy_box(one, stream, false))

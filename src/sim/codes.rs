@@ -19,6 +19,8 @@ macro_rules! codes {
 codes! {
     /// The limit does not exist on this GPU.
     CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
+    /// A kernel touched memory at an address that its type cannot have; the context is lost.
+    CUDA_ERROR_MISALIGNED_ADDRESS = 716,
     /// Two captures would become one.
     CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
     /// The capture was begun in another stream.

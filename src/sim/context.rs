@@ -41,7 +41,7 @@ impl Context {
     }
 
     /// Ends the context with an error that every later call answers; the first one stays.
-    pub fn lose(&self, code: CUresult) {
+    fn lose(&self, code: CUresult) {
         let _ = self.lost.compare_exchange(CUDA_SUCCESS, code, Ordering::AcqRel, Ordering::Acquire);
     }
 
@@ -174,6 +174,9 @@ impl Machine {
 
     /// `cuCtxDestroy`.
     pub fn destroy_context(&self, handle: u64) -> Answer {
+        if handle == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         let context = self.context(handle)?;
         if context.primary {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
@@ -188,6 +191,10 @@ impl Machine {
     fn end_context(&self, context: &Context) {
         self.forget_captures(context.handle);
         self.scheduler.wait_for_context(context.handle);
+        if lock(&self.memory).has_allocations(context.handle) {
+            // As for `cuMemFree`: others may still copy from it.
+            self.scheduler.wait_for_device(context.device);
+        }
         lock(&self.memory).free_context(context.handle);
         let mut objects = lock(&self.objects);
         objects.contexts.remove(&context.handle);
@@ -198,8 +205,18 @@ impl Machine {
         self.scheduler.forget_context(context.handle);
     }
 
+    /// Ends all contexts of a GPU: what a kernel does to one it does to all.
+    pub fn lose(&self, device: u32, code: CUresult) {
+        for context in lock(&self.objects).contexts.values().filter(|context| context.device == device) {
+            context.lose(code);
+        }
+    }
+
     /// `cuCtxPushCurrent`.
     pub fn push_context(&self, handle: u64) -> Answer {
+        if handle == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         self.context(handle)?;
         push(handle)
     }
@@ -212,10 +229,11 @@ impl Machine {
         }
     }
 
-    /// `cuCtxSetCurrent`: replaces the top of the stack, 0 removes it.
+    /// `cuCtxSetCurrent`: replaces the top of the stack, 0 removes it. A context that is gone can be
+    /// set: the calls that follow say so.
     pub fn set_context(&self, handle: u64) -> Answer {
-        if handle != 0 {
-            self.context(handle)?;
+        if handle != 0 && !handle::is(handle, Kind::Context) {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
         pop();
         if handle == 0 { Ok(()) } else { push(handle) }
@@ -299,10 +317,8 @@ impl Machine {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if peer.device == current.device {
-            return Err(CUDA_ERROR_INVALID_DEVICE);
-        }
-        if !lock(&self.memory).can_reach(current.device, peer.device) {
+        let far = !lock(&self.memory).can_reach(current.device, peer.device);
+        if peer.device == current.device || far {
             return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let bit = 1 << peer.device;

@@ -101,18 +101,25 @@ impl Shape {
 #[derive(Clone, Copy)]
 pub(crate) struct CopyCall {
     pub shape: Shape,
-    reach: Reach,
+    /// From where either side is reached.
+    from: Reach,
+    to: Reach,
 }
 
 impl CopyCall {
     /// Runs the copy.
     pub fn run(&self, exec: &Exec) -> Answer {
-        let (shape, lost) = (&self.shape, |_| CUDA_ERROR_ILLEGAL_ADDRESS);
+        let shape = &self.shape;
+        let code = match shape.rows * shape.depth {
+            1 => CUDA_ERROR_ILLEGAL_ADDRESS,
+            _ => CUDA_ERROR_LAUNCH_FAILED,
+        };
+        let lost = |_| code;
         for layer in 0..shape.depth {
             for row in 0..shape.rows {
                 let (from, to) = (shape.from.row(row, layer), shape.to.row(row, layer));
-                exec.lease(from, shape.width, self.reach, Wanted::Read).map_err(lost)?;
-                exec.lease(to, shape.width, self.reach, Wanted::Write).map_err(lost)?;
+                exec.lease(from, shape.width, self.from, Wanted::Read).map_err(lost)?;
+                exec.lease(to, shape.width, self.to, Wanted::Write).map_err(lost)?;
                 let from = ptr::with_exposed_provenance::<u8>(from as usize);
                 let to = ptr::with_exposed_provenance_mut::<u8>(to as usize);
                 // SAFETY: both ranges are mapped, or are memory of the program that it named in the
@@ -133,15 +140,30 @@ pub(crate) struct Checked {
     host_side: bool,
     /// The program wants copies of this memory to be waited for.
     forced: bool,
+    /// Whether all of it is there is seen later, and told later.
+    short: bool,
 }
 
-/// Whether the side is memory of the program that the driver does not know. What lies between the
-/// rows must be there too.
-fn pageable(memory: &Memory, side: &Side, shape: &Shape, reach: Reach, wanted: Wanted) -> Answer<bool> {
+/// What memory one side of a copy is.
+struct Found {
+    /// The program's own, which the driver does not know.
+    program: bool,
+    /// Pages that perhaps do not reach to the end: that is seen when the bytes are copied.
+    short: bool,
+}
+
+/// Looks up one side. What lies between the rows must be there too.
+fn look_up(memory: &Memory, side: &Side, shape: &Shape, reach: Reach, wanted: Wanted) -> Answer<Found> {
     let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let whole = span.checked_add(side.address - side.base).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let cover = memory.cover(side.base, whole, reach, wanted).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    Ok(cover == Cover::Pageable)
+    match memory.cover(side.base, whole, reach, wanted) {
+        Ok(cover) => Ok(Found { program: cover == Cover::Pageable, short: false }),
+        Err(_) if shape.rows * shape.depth > 1 && memory.is_page(side.base) => {
+            memory.cover(side.base, 1, reach, wanted).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+            Ok(Found { program: false, short: true })
+        }
+        Err(_) => Err(CUDA_ERROR_INVALID_VALUE),
+    }
 }
 
 impl Machine {
@@ -173,8 +195,9 @@ impl Machine {
         }
         let shape = shape.joined();
         let memory = lock(&self.memory);
-        let from_program = pageable(&memory, &shape.from, &shape, reach, Wanted::Read)?;
-        let to_program = pageable(&memory, &shape.to, &shape, reach, Wanted::Write)?;
+        let from = look_up(&memory, &shape.from, &shape, reach, Wanted::Read)?;
+        let to = look_up(&memory, &shape.to, &shape, reach, Wanted::Write)?;
+        let (from_program, to_program, short) = (from.program, to.program, from.short || to.short);
         let ends = [shape.from.address, shape.to.address];
         let host_side = from_program || to_program || ends.iter().any(|end| memory.on_host(*end));
         let forced = ends.iter().any(|end| memory.sync_memops(*end));
@@ -185,9 +208,10 @@ impl Machine {
             Transfer::OnDevice | Transfer::Peer(..) => !from_program && !to_program,
             Transfer::Unified | Transfer::PeerUnified(..) => true,
         };
-        let call = CopyCall { shape, reach };
+        let of = |pageable| Reach { pageable, ..reach };
+        let call = CopyCall { shape, from: of(from_program), to: of(to_program) };
         match possible {
-            true => Ok(Some(Checked { call, from_program, to_program, host_side, forced })),
+            true => Ok(Some(Checked { call, from_program, to_program, host_side, forced, short })),
             false => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -229,14 +253,14 @@ impl Machine {
         let operation = self.put(&destination, Task::Copy(call))?;
         if from_program || to_program || checked.forced || synchronous && checked.host_side {
             self.scheduler.wait(operation.unwrap_or(0));
-            return destination.context.check();
+            return if checked.short { Ok(()) } else { destination.context.check() };
         }
         Ok(())
     }
 
     /// A small copy from memory of the program, which is read before the call returns.
     fn copy_staged(&'static self, destination: &Destination, call: CopyCall) -> Answer {
-        let CopyCall { shape, reach } = call;
+        let CopyCall { shape, to: reach, .. } = call;
         let mut stage = vec![0_u8; shape.width as usize];
         let from = ptr::with_exposed_provenance::<u8>(shape.from.address as usize);
         // SAFETY: the program says that it owns this memory, exactly as to a real driver.

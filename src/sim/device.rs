@@ -49,20 +49,25 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (102, 1),        // virtual memory management
     (103, 1),        // POSIX file descriptors as handles
     (106, 32),       // blocks of a multiprocessor
+    (110, 1),        // GPUDirect RDMA of mapped memory
     (111, 1),        // shared memory that the system takes
     (115, 1),        // pools of memory
     (116, 1),        // GPUDirect RDMA
     (117, 1),
     (118, 100),
-    (119, 1), // handles of pools: descriptors
+    (119, 9), // handles of pools: descriptors, and fabric, which no pool here can have
     (120, 1), // clusters
     (121, 1), // deferred mapping
     (122, 1), // streams wait for and write values
     (123, 1), // of 64 bits too
     (124, 1), // and wait for bits that are not set
+    (129, 1),
     (134, 0), // host NUMA node
     (142, 1),
 ];
+
+/// No attribute has a greater number.
+const LAST: i32 = 160;
 
 /// Attribute numbers that depend on the machine.
 const HOST_NUMA_VMM: i32 = 141;
@@ -100,7 +105,7 @@ impl Machine {
     /// `cuDeviceGetAttribute`; an attribute that is not known here is 0.
     pub fn device_attribute(&self, attribute: i32, device: u32) -> Answer<i32> {
         self.check_device(device)?;
-        if attribute <= 0 {
+        if !(1..=LAST).contains(&attribute) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         Ok(match attribute {

@@ -1,6 +1,8 @@
 //! Launches.
 
+use crate::handle::Kind;
 use crate::machine::Machine;
+use crate::module::Function;
 use crate::registry::Kernel;
 use crate::stream::{Destination, StreamRef};
 use crate::task::{KernelCall, Task};
@@ -10,8 +12,6 @@ use vgmem_abi::*;
 
 /// Threads of a block at most.
 const BLOCK: u64 = 1024;
-/// Shared memory of a block at most.
-const SHARED: u32 = 227 << 10;
 
 /// What is launched, and how wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +34,11 @@ pub struct Launch {
 }
 
 impl Grid {
-    fn check(&self) -> Answer {
+    fn check(&self, function: &Function) -> Answer {
         let threads: u64 = self.block.iter().map(|n| u64::from(*n)).product();
         let blocks = !self.grid.contains(&0) && self.grid[1] <= 65535 && self.grid[2] <= 65535;
-        match blocks && threads > 0 && threads <= BLOCK && self.shared <= SHARED {
+        let shared = u64::from(self.shared) <= function.most_shared();
+        match blocks && shared && threads > 0 && threads <= BLOCK {
             true => Ok(()),
             false => Err(CUDA_ERROR_INVALID_VALUE),
         }
@@ -63,10 +64,10 @@ impl Machine {
         stream: StreamRef,
     ) -> Answer<Launch> {
         let destination = self.destination(stream)?;
-        let kernel = self.launchable(function, &destination)?;
+        let found = self.launchable(function, &destination)?;
         let size = Grid { grid, block, shared };
-        size.check()?;
-        Ok(Launch { kernel, function, size, destination })
+        size.check(&found)?;
+        Ok(Launch { kernel: found.kernel.clone(), function, size, destination })
     }
 
     /// Launches with the parameters' bytes.
@@ -83,8 +84,10 @@ impl Machine {
         size: Grid,
         parameters: impl FnOnce(&Kernel) -> Answer<Vec<u8>>,
     ) -> Answer<KernelCall> {
-        let kernel = if is_kernel { self.kernel_kernel(function)? } else { self.function_kernel(function)? };
-        size.check()?;
+        let kind = if is_kernel { Kind::Kernel } else { Kind::Function };
+        let found = self.function(function, kind)?;
+        let kernel = found.kernel.clone();
+        size.check(&found)?;
         let bytes = parameters(&kernel)?;
         size.call(function, kernel, bytes)
     }

@@ -75,9 +75,13 @@ impl Function {
         CARVES.into_iter().find(|size| *size >= wanted).unwrap_or(CARVES[8])
     }
 
+    /// Bytes of shared memory that a launch may ask for.
+    pub fn most_shared(&self) -> u64 {
+        self.attribute(DYNAMIC_SHARED).ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
+    }
+
     fn blocks(&self, threads: u32, shared: u64) -> u32 {
-        let dynamic = self.attribute(DYNAMIC_SHARED).unwrap_or(0) as u64;
-        if threads > BLOCK || shared > dynamic {
+        if threads > BLOCK || shared > self.most_shared() {
             return 0;
         }
         let by_threads = THREADS / threads.next_multiple_of(WARP);

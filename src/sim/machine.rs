@@ -116,7 +116,7 @@ impl Machine {
         if matches!(code, CUDA_ERROR_ILLEGAL_ADDRESS | CUDA_ERROR_LAUNCH_FAILED)
             && let Ok(context) = self.current_even_if_lost()
         {
-            context.lose(code);
+            self.lose(context.device, code);
         }
         Err(code)
     }

@@ -232,7 +232,7 @@ impl Machine {
     ///
     /// The first launch loads the function. In a stream that waits for a value the driver loads only
     /// after the stream has drained, and keeps everybody else out of the context meanwhile.
-    pub(crate) fn launchable(&self, handle: u64, destination: &Destination) -> Answer<Arc<Kernel>> {
+    pub(crate) fn launchable(&self, handle: u64, destination: &Destination) -> Answer<Arc<Function>> {
         let found = lock(&self.objects).functions.get(&handle).cloned();
         let function = found.ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let context = &destination.context;
@@ -247,6 +247,6 @@ impl Machine {
             }
             function.loaded.store(true, Ordering::Relaxed);
         }
-        Ok(function.kernel.clone())
+        Ok(function)
     }
 }

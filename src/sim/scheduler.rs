@@ -440,7 +440,7 @@ impl Machine {
                 let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&exec)));
                 let ended = exec.finish();
                 if let Err(code) = ran.unwrap_or(Err(CUDA_ERROR_LAUNCH_FAILED)).and(ended) {
-                    context.lose(code);
+                    self.lose(context.device, code);
                 }
             }
         }

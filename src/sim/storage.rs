@@ -1,10 +1,8 @@
 //! Calls about memory: which context they act in, and what they wait for.
 
-use crate::context::Context;
 use crate::machine::Machine;
 use crate::memory::{Attribute, Origin};
 use crate::util::{Answer, lock, round_up};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vgmem_abi::*;
 
@@ -12,14 +10,6 @@ use vgmem_abi::*;
 const PITCH: u64 = 512;
 
 impl Machine {
-    /// Calls that need no context still fail once the current one is lost.
-    fn not_lost(&self) -> Answer {
-        match self.current_even_if_lost() {
-            Ok(context) => context.check(),
-            Err(_) => Ok(()),
-        }
-    }
-
     /// `cuMemAlloc`.
     pub fn allocate(&self, size: u64) -> Answer<u64> {
         let context = self.current()?;
@@ -40,9 +30,16 @@ impl Machine {
         Ok((address, pitch))
     }
 
-    /// `cuMemFree`: waits for all work of the memory's GPU first.
+    /// `cuMemFree`: waits for all work of the memory's GPU first. It needs no current context.
     pub fn free(&self, address: u64) -> Answer {
-        let context = self.current()?;
+        let current = match self.current_even_if_lost() {
+            Ok(context) => {
+                context.check()?;
+                Some(context)
+            }
+            Err(CUDA_ERROR_INVALID_CONTEXT) => None,
+            Err(code) => return Err(code),
+        };
         self.may_disturb()?;
         let of_graph = matches!(lock(&self.memory).origin(address), Some(Origin::Graph(_)));
         if address == 0 || of_graph {
@@ -50,10 +47,12 @@ impl Machine {
         }
         let owner = lock(&self.memory).owner_of_allocation(address)?;
         // Meanwhile others cannot launch, copy or record; mapping and queries go on.
-        let gate = context.shut();
+        let gate = current.as_ref().map(|context| context.shut());
         self.scheduler.wait_for_device(owner);
         drop(gate);
-        context.check()?;
+        if let Some(context) = current {
+            context.check()?;
+        }
         self.pools_used.store(true, Ordering::Release);
         lock(&self.memory).free(address)
     }
@@ -63,10 +62,13 @@ impl Machine {
         self.memory_info(self.current()?.device)
     }
 
-    /// `cuMemHostAlloc`.
+    /// `cuMemHostAlloc`: no bytes are no memory.
     pub fn host_allocate(&self, size: u64, flags: u32) -> Answer<u64> {
         let context = self.current()?;
         self.may_disturb()?;
+        if size == 0 {
+            return Ok(0);
+        }
         lock(&self.memory).host_allocate(context.device, context.handle, size, flags)
     }
 
@@ -74,6 +76,9 @@ impl Machine {
     pub fn host_free(&self, address: u64) -> Answer {
         self.current()?;
         self.may_disturb()?;
+        if address == 0 {
+            return Ok(());
+        }
         self.scheduler.wait_for_all();
         lock(&self.memory).host_free(address)
     }
@@ -104,19 +109,16 @@ impl Machine {
 
     /// `cuMemCreate`.
     pub fn create(&self, size: u64, properties: &CUmemAllocationProp) -> Answer<u64> {
-        self.not_lost()?;
         lock(&self.memory).create(size, properties)
     }
 
     /// `cuMemRelease`.
     pub fn release(&self, handle: u64) -> Answer {
-        self.not_lost()?;
         lock(&self.memory).release(handle)
     }
 
     /// `cuMemRetainAllocationHandle`.
     pub fn retain(&self, address: u64) -> Answer<u64> {
-        self.not_lost()?;
         lock(&self.memory).retain(address)
     }
 
@@ -132,31 +134,26 @@ impl Machine {
 
     /// `cuMemAddressReserve`.
     pub fn reserve(&self, size: u64, alignment: u64, hint: u64) -> Answer<u64> {
-        self.not_lost()?;
         lock(&self.memory).reserve(size, alignment, hint)
     }
 
     /// `cuMemAddressFree`.
     pub fn unreserve(&self, address: u64, size: u64) -> Answer {
-        self.not_lost()?;
         lock(&self.memory).unreserve(address, size)
     }
 
     /// `cuMemMap`.
     pub fn map(&self, address: u64, size: u64, offset: u64, handle: u64) -> Answer {
-        self.not_lost()?;
         lock(&self.memory).map(address, size, offset, handle)
     }
 
     /// `cuMemUnmap`: waits for nothing.
     pub fn unmap(&self, address: u64, size: u64) -> Answer {
-        self.not_lost()?;
         lock(&self.memory).unmap(address, size)
     }
 
     /// `cuMemSetAccess`.
     pub fn set_access(&self, address: u64, size: u64, wanted: &[CUmemAccessDesc]) -> Answer {
-        self.not_lost()?;
         lock(&self.memory).set_access(address, size, wanted)
     }
 
@@ -167,45 +164,39 @@ impl Machine {
 
     /// `cuMemExportToShareableHandle`: a descriptor that the program owns.
     pub fn export(&self, handle: u64, kind: i32) -> Answer<i32> {
-        self.not_lost()?;
         lock(&self.memory).export(handle, kind)
     }
 
     /// `cuMemImportFromShareableHandle`.
     pub fn import(&self, fd: i32, kind: i32) -> Answer<u64> {
-        self.not_lost()?;
         lock(&self.memory).import(fd, kind)
     }
 
-    /// `cuPointerGetAttribute`, asked in a context if one is current.
+    /// GPU of the current context, lost or not; the first one without a context.
+    fn asking_device(&self) -> u32 {
+        self.current_even_if_lost().map_or(0, |context| context.device)
+    }
+
+    /// `cuPointerGetAttribute`.
     pub fn attribute(&self, attribute: i32, address: u64) -> Answer<Attribute> {
-        let context: Option<Arc<Context>> = self.current_even_if_lost().ok();
-        if let Some(context) = &context {
-            context.check()?;
-        }
-        let device = context.map_or(0, |context| context.device);
+        let device = self.asking_device();
         lock(&self.memory).attribute(attribute, address, device)
     }
 
     /// `cuPointerGetAttributes` for one attribute: what is written, if anything.
     pub fn attribute_in_list(&self, attribute: i32, address: u64) -> Answer<Option<Attribute>> {
-        let context = self.current_even_if_lost().ok();
-        if let Some(context) = &context {
-            context.check()?;
-        }
-        let device = context.map_or(0, |context| context.device);
+        let device = self.asking_device();
         lock(&self.memory).attribute_in_list(attribute, address, device)
     }
 
-    /// Whether `attribute` writes zeros although it fails for this address.
-    pub fn fails_with_zeros(&self, attribute: i32, address: u64) -> bool {
-        lock(&self.memory).fails_with_zeros(attribute, address)
+    /// What `attribute` writes although it fails for this address.
+    pub fn written_on_failure(&self, attribute: i32, address: u64) -> Option<Attribute> {
+        lock(&self.memory).written_on_failure(attribute, address)
     }
 
-    /// `cuPointerSetAttribute` of the attribute that can be set.
-    pub fn set_sync_memops(&self, address: u64, on: bool) -> Answer {
-        self.not_lost()?;
-        lock(&self.memory).set_sync_memops(address, on)
+    /// `cuPointerSetAttribute`: one attribute can be set.
+    pub fn set_attribute(&self, attribute: i32, address: u64, on: bool) -> Answer {
+        lock(&self.memory).set_attribute(attribute, address, on)
     }
 
     /// `cuMemGetAddressRange`: start and size.

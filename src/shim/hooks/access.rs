@@ -2,6 +2,7 @@
 
 use vgmem_abi::*;
 
+use crate::pager;
 use crate::start::engine;
 
 /// First address and bytes.
@@ -19,6 +20,9 @@ pub fn give(ranges: &[Range]) -> bool {
         if bytes > 0 && engine.pool.in_arena(address) && engine.pool.lookup(address).is_none() {
             return false;
         }
+    }
+    if ranges.iter().any(|&(address, _)| engine.pool.in_arena(address)) {
+        pager::unmarked();
     }
     if let Some(gpu) = engine.current_of_several() {
         for &(address, bytes) in ranges {

@@ -29,7 +29,8 @@ fn is_sound(memory: c_int, range: Range, x: usize, width: usize, pitch: usize) -
     if !matches!(memory, CU_MEMORYTYPE_HOST..=CU_MEMORYTYPE_UNIFIED) {
         return false;
     }
-    let Some(found) = engine().filter(|_| is_address(memory)).and_then(|engine| engine.pool.find(range.0)) else {
+    let Some(found) = engine().filter(|_| is_address(memory)).and_then(|engine| engine.pool.find(range.0))
+    else {
         return true;
     };
     let inside = range.0 + range.1 as u64 <= found.base + found.bytes;

@@ -5,8 +5,8 @@ use std::ffi::CStr;
 use vgmem_abi::*;
 
 use super::launch;
-use crate::start::{self, Engine, engine};
 use crate::slot;
+use crate::start::{self, Engine, engine};
 
 /// `cuInit`: the engine starts after the first that succeeds.
 pub unsafe fn cuInit(real: pointers::cuInit, flags: c_uint) -> CUresult {

@@ -8,7 +8,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use vgmem_abi::*;
 
+use crate::exports::execution::slots;
+use crate::pager;
 use crate::real::Functions;
+use crate::slot::Slot;
 use crate::start::{Engine, engine, with_room};
 
 /// Offset and size of each parameter of a function; empty and `known` false where the driver cannot say.
@@ -45,9 +48,10 @@ pub unsafe fn cuLaunchKernel(
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
     unsafe { prepare(function, params, extra) };
     // SAFETY: the program's own call, unchanged.
-    unsafe {
+    let rc = with_room(|| unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params, extra)
-    }
+    });
+    launched(rc, stream, is_twin(real as usize, &slots::cuLaunchKernel))
 }
 
 /// `cuLaunchKernelEx`.
@@ -61,7 +65,10 @@ pub unsafe fn cuLaunchKernelEx(
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
     unsafe { prepare(function, params, extra) };
     // SAFETY: the program's own call, unchanged.
-    with_room(|| unsafe { real(config, function, params, extra) })
+    let rc = with_room(|| unsafe { real(config, function, params, extra) });
+    // SAFETY: the driver has just read it.
+    let stream = unsafe { config.as_ref() }.map_or(std::ptr::null_mut(), |config| config.hStream);
+    launched(rc, stream, is_twin(real as usize, &slots::cuLaunchKernelEx))
 }
 
 /// `cuLaunchCooperativeKernel`.
@@ -82,9 +89,10 @@ pub unsafe fn cuLaunchCooperativeKernel(
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
     unsafe { prepare(function, params, std::ptr::null_mut()) };
     // SAFETY: the program's own call, unchanged.
-    with_room(|| unsafe {
+    let rc = with_room(|| unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params)
-    })
+    });
+    launched(rc, stream, is_twin(real as usize, &slots::cuLaunchCooperativeKernel))
 }
 
 /// `cuModuleUnload`: its functions' handles may come back.
@@ -101,35 +109,67 @@ pub unsafe fn cuLibraryUnload(real: pointers::cuLibraryUnload, library: CUlibrar
     unsafe { real(library) }
 }
 
-/// Gives the current GPU access to the allocations that the parameters name.
+/// Whether the call came through the per-thread twin of this symbol.
+fn is_twin(real: usize, plain: &Slot) -> bool {
+    plain.real().is_some_and(|plain| plain as usize != real)
+}
+
+/// After a launch: leaves the pager's marker on its stream.
+#[inline]
+fn launched(rc: CUresult, stream: CUstream, twin: bool) -> CUresult {
+    if rc == CUDA_SUCCESS
+        && let Some(engine) = pager::needed()
+    {
+        let default = if twin { CU_STREAM_PER_THREAD } else { CU_STREAM_LEGACY };
+        pager::after_launch(engine, if stream.is_null() { default } else { stream });
+    }
+    rc
+}
+
+/// Before a launch: gives the current GPU access to the allocations that the parameters name, and brings their
+/// pages home where the pager is on.
 ///
 /// # Safety
 /// `params` and `extra` are what the program hands to a launch of `function`.
 #[inline]
 unsafe fn prepare(function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) {
-    if let Some(engine) = engine()
-        && let Some(gpu) = engine.current_of_several()
-    {
+    let Some(engine) = engine() else { return };
+    let (several, paged) = (engine.current_of_several(), pager::is_needed(engine));
+    if several.is_some() || paged {
         // SAFETY: handed on.
-        unsafe { scan(engine, gpu, function, params, extra) };
+        let named = unsafe { scan(engine, function, params, extra) };
+        if let Some(gpu) = several {
+            match &named {
+                Some(addresses) => addresses.iter().for_each(|&a| engine.pool.use_allocation(gpu, a)),
+                None => engine.pool.use_everything(gpu),
+            }
+        }
+        if paged {
+            pager::before_launch(engine, named.as_deref().unwrap_or(&[]));
+        }
     }
 }
 
+/// The pooled addresses among the parameters; `None` where the driver cannot say what the parameters are.
+///
 /// # Safety
 /// As for [`prepare`].
 unsafe fn scan(
     engine: &Engine,
-    gpu: u8,
     function: CUfunction,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) {
-    let mut name = |address: u64| engine.pool.use_allocation(gpu, address);
+) -> Option<Vec<u64>> {
+    let mut named = Vec::new();
+    let mut name = |address: u64| {
+        if engine.pool.lookup(address).is_some() {
+            named.push(address);
+        }
+    };
     if !params.is_null() {
         let layout = layout(&engine.pool.device().call, function);
         if !layout.known {
-            engine.pool.use_everything(gpu);
-            return;
+            return None;
         }
         for (index, &size) in layout.sizes.iter().enumerate() {
             // SAFETY: a launch of this function has one pointer for each parameter, to as many bytes.
@@ -141,6 +181,7 @@ unsafe fn scan(
         // SAFETY: the list says that the buffer has this size.
         unsafe { words(buffer, size, &mut name) };
     }
+    Some(named)
 }
 
 /// Calls `name` with every aligned 8-byte word of a value: structures by value hold pointers too.

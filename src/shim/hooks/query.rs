@@ -184,7 +184,12 @@ pub unsafe fn cuPointerGetAttribute(
 ///
 /// # Safety
 /// Both arrays hold `count` entries, as the driver has just found.
-unsafe fn give_back_address(count: c_uint, attributes: *mut c_int, data: *mut *mut c_void, address: CUdeviceptr) {
+unsafe fn give_back_address(
+    count: c_uint,
+    attributes: *mut c_int,
+    data: *mut *mut c_void,
+    address: CUdeviceptr,
+) {
     for index in 0..count as usize {
         // SAFETY: by contract.
         unsafe {

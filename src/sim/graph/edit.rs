@@ -42,7 +42,7 @@ impl Machine {
             NodeContent::Empty => Task::Empty,
             NodeContent::Kernel(call) => Task::Kernel(call),
             NodeContent::Copy(copy) => {
-                let (transfer, shape) = copy.shape()?.ok_or(nothing)?;
+                let (transfer, shape) = copy.shape(&|address| self.is_page(address))?.ok_or(nothing)?;
                 Task::Copy(self.check_copy(transfer, shape, context)?.ok_or(nothing)?.call)
             }
             NodeContent::Fill(fill) => {

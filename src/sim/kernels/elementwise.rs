@@ -4,6 +4,7 @@
 //! and no reference to memory exists that another thread could change.
 
 use super::{Add, F32, PTR, U32, U64};
+use crate::codes::CUDA_ERROR_MISALIGNED_ADDRESS;
 use crate::exec::Exec;
 use crate::registry::Args;
 use crate::util::{Answer, mix};
@@ -25,6 +26,9 @@ fn zip<const N: usize>(
     n: u64,
     mut each: impl FnMut(u64, &mut [f32], [&[f32]; N]),
 ) -> Answer {
+    if inputs.iter().chain([&out]).any(|address| !address.is_multiple_of(4)) {
+        return Err(CUDA_ERROR_MISALIGNED_ADDRESS);
+    }
     let to = exec.write(out, bytes(n)?)?.cast::<f32>();
     let mut from = [ptr::null::<f32>(); N];
     for (pointer, address) in from.iter_mut().zip(inputs) {

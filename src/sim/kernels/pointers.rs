@@ -2,6 +2,7 @@
 
 use super::elementwise::{load, store};
 use super::{Add, PTR, U32, U64};
+use crate::codes::CUDA_ERROR_MISALIGNED_ADDRESS;
 use crate::exec::Exec;
 use crate::registry::Args;
 use crate::util::Answer;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::CUDA_ERROR_ILLEGAL_ADDRESS;
 
 fn aligned(address: u64, unit: u64) -> Answer {
-    if address.is_multiple_of(unit) { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_ADDRESS) }
+    if address.is_multiple_of(unit) { Ok(()) } else { Err(CUDA_ERROR_MISALIGNED_ADDRESS) }
 }
 
 fn times(n: u64, size: u64) -> Answer<u64> {

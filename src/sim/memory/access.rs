@@ -115,6 +115,11 @@ impl Memory {
         }
     }
 
+    /// Whether the address is one of a mapped page.
+    pub fn is_page(&self, address: u64) -> bool {
+        matches!(self.range_at(address), Some((_, Range { kind: Kind::Mapped { .. }, .. })))
+    }
+
     /// Zeroes fresh memory that nobody else uses yet.
     pub fn clear(&mut self, address: u64, size: u64) {
         let fits = self.range_at(address).is_some_and(|(start, range)| address + size <= start + range.size);

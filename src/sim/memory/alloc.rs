@@ -251,6 +251,13 @@ impl Memory {
         self.give_addresses(start, GRANULE);
     }
 
+    /// Whether memory belongs to the context.
+    pub fn has_allocations(&self, context: u64) -> bool {
+        let of =
+            |range: &Range| matches!(range.kind, Kind::Allocated { context: owner, .. } if owner == context);
+        self.ranges.values().any(of)
+    }
+
     /// Frees whatever a context that ends has allocated.
     pub fn free_context(&mut self, context: u64) {
         let of = |range: &super::Range| match range.kind {

@@ -5,6 +5,8 @@ use crate::util::{Answer, round_up};
 use vgmem_abi::*;
 
 const PAGE: u64 = 4096;
+/// Flag of memory that GPUs can reach.
+const MAPPED: u32 = 2;
 
 impl Memory {
     /// `cuMemHostAlloc`.
@@ -55,6 +57,8 @@ impl Memory {
                 Ok(())
             }
             Some(Kind::Pinned { .. }) => Err(CUDA_ERROR_INVALID_VALUE),
+            // Inside of registered memory, or nowhere near any.
+            _ if self.range_at(address).is_some() => Err(CUDA_ERROR_INVALID_VALUE),
             _ => Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
         }
     }
@@ -62,7 +66,8 @@ impl Memory {
     /// Flags of pinned memory that holds `address`.
     pub fn host_flags(&self, address: u64) -> Answer<u32> {
         match self.range_at(address).map(|(_, range)| &range.kind) {
-            Some(Kind::Pinned { flags, .. }) => Ok(*flags),
+            // GPUs can reach all of it.
+            Some(Kind::Pinned { flags, .. }) => Ok(*flags | MAPPED),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }

@@ -35,6 +35,8 @@ impl Attribute {
     }
 }
 
+/// Pages of the host.
+const PAGE: u64 = 4096;
 /// Ordinal of no GPU: -2.
 const NO_DEVICE: u32 = -2_i32 as u32;
 
@@ -50,9 +52,7 @@ impl Memory {
     /// `cuPointerGetAttribute` for an address, asked on GPU `device`.
     pub fn attribute(&self, attribute: i32, address: u64, device: u32) -> Answer<Attribute> {
         let unknown = Attribute::unknown(attribute).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let Some((start, range)) = self.range_at(address) else {
-            return self.hole(attribute, address);
-        };
+        let (start, range) = self.range_at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let view = View { address, start, range, device };
         let value = match &range.kind {
             Kind::Mapped { .. } => self.of_mapping(attribute, &view)?,
@@ -72,31 +72,28 @@ impl Memory {
         if let Ok(value) = self.attribute(attribute, address, device) {
             return Ok(Some(value));
         }
-        if self.is_ours(address) {
+        if self.range_at(address).is_some() {
             return Ok(Some(unknown));
         }
+        // Of addresses that are reserved but not mapped only the reservation is known.
+        let reservation = self.reservation_at(address);
         Ok(match attribute {
             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Some(Attribute::Word(NO_DEVICE)),
-            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_RANGE_SIZE => None,
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => reservation.map(|(start, _)| Attribute::Long(start)),
+            CU_POINTER_ATTRIBUTE_RANGE_SIZE => reservation.map(|(_, size)| Attribute::Long(size)),
             CU_POINTER_ATTRIBUTE_HOST_POINTER => Some(Attribute::Long(address)),
             _ => Some(unknown),
         })
     }
 
-    /// Whether a question that fails writes zeros all the same: the host's address of memory that
-    /// has none.
-    pub fn fails_with_zeros(&self, attribute: i32, address: u64) -> bool {
-        attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && self.range_at(address).is_some()
-    }
-
-    /// Addresses that are reserved but not mapped: little is known of them.
-    fn hole(&self, attribute: i32, address: u64) -> Answer<Attribute> {
-        let (start, size) = self.reservation_at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    /// What a question that fails writes all the same: zeros for the host's address of memory that
+    /// has none, and for tokens of memory of the host.
+    pub fn written_on_failure(&self, attribute: i32, address: u64) -> Option<Attribute> {
+        self.range_at(address)?;
         match attribute {
-            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Ok(Attribute::Long(start)),
-            CU_POINTER_ATTRIBUTE_RANGE_SIZE => Ok(Attribute::Long(size)),
-            CU_POINTER_ATTRIBUTE_MAPPED => Ok(Attribute::Word(0)),
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
+            CU_POINTER_ATTRIBUTE_HOST_POINTER => Some(Attribute::Long(0)),
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Some(Attribute::Tokens(0, 0)),
+            _ => None,
         }
     }
 
@@ -120,10 +117,11 @@ impl Memory {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             CU_POINTER_ATTRIBUTE_HOST_POINTER => Attribute::Long(view.address),
-            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Attribute::Tokens(0, 0),
-            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => {
-                Attribute::Word(view.range.sync_memops.unwrap_or(true) as u32)
+            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => Attribute::Word((kind == CU_MEMORYTYPE_DEVICE) as u32),
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS if kind == CU_MEMORYTYPE_HOST => {
+                return Err(CUDA_ERROR_INVALID_VALUE);
             }
+            CU_POINTER_ATTRIBUTE_P2P_TOKENS => Attribute::Tokens(0, 0),
             CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
                 Attribute::Long(*physical)
             }
@@ -187,7 +185,9 @@ impl Memory {
     }
 
     fn of_pinned(&self, attribute: i32, view: &View) -> Answer<Option<Attribute>> {
-        let Kind::Pinned { device, context, .. } = &view.range.kind else { return Ok(None) };
+        let Kind::Pinned { device, context, registered, .. } = &view.range.kind else { return Ok(None) };
+        // What the driver allocates it maps in granules.
+        let unit = if *registered { PAGE } else { GRANULE };
         Ok(Some(match attribute {
             CU_POINTER_ATTRIBUTE_CONTEXT => Attribute::Long(*context),
             CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Attribute::Word(CU_MEMORYTYPE_HOST as u32),
@@ -199,7 +199,12 @@ impl Memory {
                 Attribute::Long(view.range.id)
             }
             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Attribute::Word(*device),
-            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Attribute::Long(view.start),
+            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
+                Attribute::Long(view.start)
+            }
+            CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
+                Attribute::Long(round_up(view.range.size, unit).unwrap_or(view.range.size))
+            }
             CU_POINTER_ATTRIBUTE_RANGE_SIZE => Attribute::Long(view.range.size),
             CU_POINTER_ATTRIBUTE_MAPPED => Attribute::Word(1),
             CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Attribute::Word(3),
@@ -219,9 +224,15 @@ impl Memory {
         Ok(if on_host { (0, range.size) } else { (start, range.size) })
     }
 
-    /// `cuPointerSetAttribute(SYNC_MEMOPS)`.
-    pub fn set_sync_memops(&mut self, address: u64, on: bool) -> Answer {
+    /// `cuPointerSetAttribute`: mapped pages have none that can be set.
+    pub fn set_attribute(&mut self, attribute: i32, address: u64, on: bool) -> Answer {
+        if self.reservation_at(address).is_some() {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
         let start = self.range_at(address).map(|(start, _)| start).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         if let Some(range) = self.ranges.get_mut(&start) {
             range.sync_memops = Some(on);
         }

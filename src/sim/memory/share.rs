@@ -27,7 +27,7 @@ impl Memory {
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
-        let imported = bank::import(fd).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let imported = bank::import(fd).ok_or(CUDA_ERROR_UNKNOWN)?;
         if self.bank(imported.place)?.is(imported.inode) {
             let same = |p: &Physical| {
                 p.offset == imported.offset && p.place == imported.place && p.foreign.is_none()

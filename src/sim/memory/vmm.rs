@@ -124,8 +124,11 @@ impl Memory {
         let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (start, length) = self.reservation_at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let taken = self.ranges.range(address..end).next().is_some() || self.range_at(address).is_some();
-        if size != physical.size || end > start + length || taken {
+        if end > start + length || taken {
             return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if size != physical.size {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         self.show(address, handle)?;
         let access = vec![Access::None; self.banks.len()];
@@ -134,22 +137,26 @@ impl Memory {
         Ok(())
     }
 
-    /// Starts of the mappings that fill `address..address + size` exactly.
+    /// Starts of the mappings in `address..address + size`: whole ones, inside of one reservation.
     fn mappings(&self, address: u64, size: u64) -> Answer<Vec<u64>> {
-        let end = address.checked_add(size).filter(|_| size > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let mut at = address;
+        let end = address.checked_add(size).filter(|_| size > 0 && whole(address) && whole(size));
+        let end = end.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (start, length) = self.reservation_at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let cut_off = self.range_at(address).is_some_and(|(start, _)| start < address);
+        if cut_off || end > start + length {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         let mut found = Vec::new();
         for (start, range) in self.ranges.range(address..end) {
-            if *start != at || !matches!(range.kind, Kind::Mapped { .. }) {
+            if start + range.size > end {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
-            found.push(at);
-            at += range.size;
+            found.push(*start);
         }
-        if at != end { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(found) }
+        Ok(found)
     }
 
-    /// `cuMemUnmap`: whole mappings only; waits for nothing.
+    /// `cuMemUnmap`: whole mappings only, and what is not mapped stays so; waits for nothing.
     pub fn unmap(&mut self, address: u64, size: u64) -> Answer {
         for start in self.mappings(address, size)? {
             if let Some(range) = self.ranges.remove(&start)
@@ -164,6 +171,9 @@ impl Memory {
     /// `cuMemSetAccess`: nothing is changed unless every part is possible.
     pub fn set_access(&mut self, address: u64, size: u64, wanted: &[CUmemAccessDesc]) -> Answer {
         let starts = self.mappings(address, size)?;
+        if starts.is_empty() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         for one in wanted {
             let access = access(one.flags)?;
             for start in &starts {
@@ -172,22 +182,25 @@ impl Memory {
         }
         for one in wanted {
             let to = access(one.flags)?;
-            for start in &starts {
-                let Some(range) = self.ranges.get_mut(start) else { continue };
-                let Kind::Mapped { access, cpu, .. } = &mut range.kind else { continue };
-                let slot = match one.location.kind {
-                    CU_MEM_LOCATION_TYPE_DEVICE => access.get_mut(one.location.id as usize),
-                    _ => Some(cpu),
-                };
-                if let Some(slot) = slot {
-                    if to < *slot {
-                        range.users.iter().for_each(|user| user.lose());
-                    }
-                    *slot = to;
-                }
-            }
+            starts.iter().for_each(|start| self.grant(*start, one.location, to));
         }
         Ok(())
+    }
+
+    /// Gives a mapping's access; work that loses it is lost.
+    fn grant(&mut self, start: u64, location: CUmemLocation, to: Access) {
+        let Some(range) = self.ranges.get_mut(&start) else { return };
+        let Kind::Mapped { access, cpu, .. } = &mut range.kind else { return };
+        let slot = match location.kind {
+            CU_MEM_LOCATION_TYPE_DEVICE => access.get_mut(location.id as usize),
+            _ => Some(cpu),
+        };
+        if let Some(slot) = slot {
+            if to < *slot {
+                range.users.iter().for_each(|user| user.lose());
+            }
+            *slot = to;
+        }
     }
 
     fn check_access(&self, start: u64, location: CUmemLocation, access: Access) -> Answer {
@@ -199,7 +212,7 @@ impl Memory {
         match location.kind {
             CU_MEM_LOCATION_TYPE_DEVICE => {
                 let gpu = u32::try_from(location.id).ok().filter(|gpu| (*gpu as usize) < self.banks.len());
-                let gpu = gpu.ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+                let gpu = gpu.ok_or(CUDA_ERROR_INVALID_VALUE)?;
                 match place {
                     Place::Device(owner) if access != Access::None && !self.can_reach(gpu, owner) => {
                         Err(CUDA_ERROR_INVALID_DEVICE)
@@ -208,7 +221,7 @@ impl Memory {
                 }
             }
             CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA => match place {
-                Place::Device(_) => Err(CUDA_ERROR_INVALID_VALUE),
+                Place::Device(_) => Err(CUDA_ERROR_NOT_SUPPORTED),
                 _ => Ok(()),
             },
             _ => Err(CUDA_ERROR_INVALID_VALUE),

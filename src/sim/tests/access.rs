@@ -31,8 +31,10 @@ fn a_page_for_reading_is_not_written() {
 }
 
 #[test]
-fn after_an_illegal_access_the_context_is_lost_and_no_other() {
+fn after_an_illegal_access_all_contexts_of_the_gpu_are_lost_and_no_other() {
     let m = machine("gpus=2");
+    let beside = m.create_context(0, 0).unwrap();
+    m.pop_context().unwrap();
     let good = m.allocate(64).unwrap();
     let lost = m.current_handle();
     assert_eq!(fill(m, good + 4096, 1, 1), Err(ILLEGAL));
@@ -40,13 +42,18 @@ fn after_an_illegal_access_the_context_is_lost_and_no_other() {
     assert_eq!(m.free(good), Err(ILLEGAL));
     assert_eq!(words(m, good, 1), Err(ILLEGAL));
     assert_eq!(m.create_stream(0, 0), Err(ILLEGAL));
-    assert_eq!(m.create(PAGE, &gpu(0)), Err(ILLEGAL));
+    m.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, good).unwrap();
+    m.release(m.create(PAGE, &gpu(0)).unwrap()).unwrap();
     assert_eq!(m.query_stream(stream(0)), Err(ILLEGAL));
     m.create_context(1, 0).unwrap();
     let other = m.allocate(64).unwrap();
     fill(m, other, 3, 16).unwrap();
+    m.set_context(beside).unwrap();
+    assert_eq!(m.allocate(64), Err(ILLEGAL), "of the same GPU");
+    m.destroy_context(beside).unwrap();
     m.destroy_context(lost).unwrap();
-    m.set_context(lost).unwrap_err();
+    m.set_context(lost).unwrap();
+    assert_eq!(m.allocate(64), Err(CUDA_ERROR_CONTEXT_IS_DESTROYED), "told by the next call");
     assert_eq!(m.memory_info(0).unwrap().0, m.memory_info(0).unwrap().1, "its memory is free");
 }
 
@@ -130,7 +137,7 @@ fn peers_without_a_link_are_refused() {
     let one = m.create_context(1, 0).unwrap();
     m.set_context(zero).unwrap();
     assert_eq!(m.enable_peer(one, 0), Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
-    assert_eq!(m.enable_peer(zero, 0), Err(CUDA_ERROR_INVALID_DEVICE));
+    assert_eq!(m.enable_peer(zero, 0), Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
 }
 
 #[test]
@@ -211,4 +218,22 @@ fn memsets_of_rows_leave_the_gaps() {
     assert_eq!(m.fill(Fill { pitch: 98, ..rows }, stream(0), true), Err(INVALID));
     assert_eq!(m.fill(Fill { height: 4, ..rows }, stream(0), true), Err(INVALID));
     assert_eq!(m.allocate_pitch(100, 3, 5), Err(INVALID));
+}
+
+#[test]
+fn an_address_that_a_type_cannot_have_is_told_apart() {
+    let m = machine("");
+    let at = m.allocate(64).unwrap();
+    assert_eq!(fill(m, at + 1, 1, 1), Err(vgmem_sim::CUDA_ERROR_MISALIGNED_ADDRESS));
+    assert_eq!(m.allocate(64), Err(vgmem_sim::CUDA_ERROR_MISALIGNED_ADDRESS));
+}
+
+#[test]
+fn memory_is_freed_without_a_context() {
+    let m = machine("");
+    let at = m.allocate(3 * MIB).unwrap();
+    m.pop_context().unwrap();
+    assert_eq!(m.allocate(64), Err(CUDA_ERROR_INVALID_CONTEXT));
+    m.free(at).unwrap();
+    assert_eq!(m.free(at), Err(CUDA_ERROR_INVALID_VALUE));
 }

@@ -180,3 +180,22 @@ fn batches_are_checked_whole_and_need_a_stream() {
     let wanted: Vec<u8> = content.chunks(128).take(8).flat_map(|row| &row[..64]).copied().collect();
     assert_eq!(bytes(m, to, 512), wanted);
 }
+
+#[test]
+fn of_pages_less_is_checked_and_the_end_is_seen_late() {
+    let m = machine("");
+    let start = reserve(m, 3);
+    page(m, start, &gpu(0));
+    page(m, start + PAGE, &gpu(0));
+    let from = vec![1_u8; 1 << 20];
+    let from = host(from.as_ptr().expose_provenance() as u64, 1024);
+    let copy = |to, width, rows| m.copy_box(&rectangle(to, from, width, rows), stream(0), true);
+    let to = device(start, 2048);
+    assert_eq!(copy(to, 1000, 100), Ok(()));
+    assert_eq!(copy(Operand { kind: 0, ..to }, 1000, 100), Ok(()));
+    assert_eq!(copy(Operand { kind: CU_MEMORYTYPE_ARRAY, ..to }, 1000, 100), INVALID);
+    assert_eq!(copy(Operand { origin: [1500, 0, 0], ..to }, 1000, 100), Ok(()), "past the pitch");
+    assert_eq!(copy(Operand { pitch: 500, ..to }, 1000, 100), INVALID);
+    assert_eq!(copy(Operand { origin: [0, 2000, 0], ..to }, 1000, 100), Ok(()));
+    assert_eq!(m.synchronize_stream(stream(0)), Err(CUDA_ERROR_LAUNCH_FAILED));
+}

@@ -57,7 +57,9 @@ fn contexts_are_a_stack() {
     m.push_context(second).unwrap();
     m.set_context(0).unwrap();
     assert_eq!(m.current_handle(), first);
-    assert_eq!(m.push_context(0), Err(CUDA_ERROR_INVALID_CONTEXT));
+    assert_eq!(m.push_context(0), Err(CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(m.destroy_context(0), Err(CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(m.set_context(12345), Err(CUDA_ERROR_INVALID_CONTEXT));
     assert_eq!(m.push_context(12345), Err(CUDA_ERROR_INVALID_CONTEXT));
     m.destroy_context(second).unwrap();
     assert_eq!(m.push_context(second), Err(CUDA_ERROR_CONTEXT_IS_DESTROYED));

@@ -45,7 +45,7 @@ fn an_allocation() {
         ],
     );
     assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_HOST_POINTER, at), Err(INVALID));
-    assert!(m.fails_with_zeros(CU_POINTER_ATTRIBUTE_HOST_POINTER, at));
+    assert_eq!(m.written_on_failure(CU_POINTER_ATTRIBUTE_HOST_POINTER, at), Some(Value(0)));
     assert_eq!(m.attribute(99, at), Err(INVALID));
     assert_eq!(m.address_range(inside), Ok((at, 5000)));
     assert_eq!(m.retain(at), Err(INVALID), "no handle behind it");
@@ -70,7 +70,6 @@ fn a_page_of_a_gpu_and_a_page_of_the_host() {
         (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, Value(PAGE)),
         (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, Short(0)),
         (CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, Short(0)),
-        (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(1)),
         (CU_POINTER_ATTRIBUTE_MAPPED, Short(1)),
         (CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, Short(3)),
     ];
@@ -82,11 +81,18 @@ fn a_page_of_a_gpu_and_a_page_of_the_host() {
         &[
             (CU_POINTER_ATTRIBUTE_MEMORY_TYPE, Short(2)),
             (CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, Short(1)),
+            (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(1)),
+            (CU_POINTER_ATTRIBUTE_P2P_TOKENS, Attribute::Tokens(0, 0)),
             (CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, Value(1)),
             (CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, Value(start)),
         ],
     );
-    check(m, start + PAGE, &[(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, Short(1))]);
+    let sync = CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+    check(m, start + PAGE, &[(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, Short(1)), (sync, Short(0))]);
+    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_P2P_TOKENS, start + PAGE), Err(INVALID));
+    let written = m.written_on_failure(CU_POINTER_ATTRIBUTE_P2P_TOKENS, start + PAGE);
+    assert_eq!(written, Some(Attribute::Tokens(0, 0)));
+    assert_eq!(m.set_attribute(sync, start, true), Err(CUDA_ERROR_NOT_SUPPORTED));
     assert_eq!(m.address_range(start + 8), Ok((start, PAGE)));
     assert_eq!(m.address_range(start + PAGE).unwrap().0, 0);
     // A page without access has no address on the GPU, one that the CPU may not touch none there.
@@ -97,8 +103,13 @@ fn a_page_of_a_gpu_and_a_page_of_the_host() {
     m.set_access(start + PAGE, PAGE, &[CUmemAccessDesc { location, flags: WRITE }]).unwrap();
     check(m, start + PAGE, &[(CU_POINTER_ATTRIBUTE_HOST_POINTER, Value(start + PAGE))]);
     // The hole behind them.
-    check(m, start + 2 * PAGE, &[(CU_POINTER_ATTRIBUTE_MAPPED, Short(0))]);
-    assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, start + 2 * PAGE), Err(INVALID));
+    for attribute in 1..=20 {
+        assert_eq!(m.attribute(attribute, start + 2 * PAGE), Err(INVALID));
+    }
+    let listed = |attribute| m.attribute_in_list(attribute, start + 2 * PAGE);
+    assert_eq!(listed(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), Ok(Some(Value(start))));
+    assert_eq!(listed(CU_POINTER_ATTRIBUTE_MAPPED), Ok(Some(Short(0))));
+    assert_eq!(listed(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), Ok(Some(Short(-2_i32 as u32))));
 }
 
 #[test]
@@ -113,9 +124,12 @@ fn pinned_and_unknown_memory() {
             (CU_POINTER_ATTRIBUTE_HOST_POINTER, Value(host + 5)),
             (CU_POINTER_ATTRIBUTE_DEVICE_POINTER, Value(host + 5)),
             (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Value(10_000)),
+            (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, Value(PAGE)),
+            (CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, Value(host)),
         ],
     );
-    assert_eq!(m.host_flags(host), Ok(1));
+    assert_eq!(m.host_flags(host), Ok(3));
+    assert_eq!([m.host_allocate(0, 0), m.host_free(0).map(|()| 0)], [Ok(0); 2]);
     let plain = [0_u64; 4];
     let unknown = plain.as_ptr().expose_provenance() as u64;
     assert_eq!(m.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unknown), Err(INVALID));
@@ -133,11 +147,11 @@ fn synchronous_memory_makes_copies_wait() {
     launch(m, "sleep_us", &[Long(50_000)], stream(0)).unwrap();
     copy().unwrap();
     assert_eq!(m.query_stream(stream(0)), Err(CUDA_ERROR_NOT_READY));
-    m.set_sync_memops(a + 8, true).unwrap();
+    m.set_attribute(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, a + 8, true).unwrap();
     check(m, a, &[(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, Short(1))]);
     copy().unwrap();
     m.query_stream(stream(0)).unwrap();
-    assert_eq!(m.set_sync_memops(4096, true), Err(INVALID));
+    assert_eq!(m.set_attribute(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, 4096, true), Err(INVALID));
 }
 
 #[test]
@@ -163,7 +177,7 @@ fn lists_know_something_of_every_address() {
     for address in [0, plain.as_ptr().expose_provenance() as u64] {
         for attribute in 1..=20 {
             assert_eq!(m.attribute(attribute, address), Err(INVALID), "{attribute}");
-            assert!(!m.fails_with_zeros(attribute, address));
+            assert_eq!(m.written_on_failure(attribute, address), None);
             let wanted = match attribute {
                 CU_POINTER_ATTRIBUTE_P2P_TOKENS => Err(INVALID),
                 CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_RANGE_SIZE => Ok(None),

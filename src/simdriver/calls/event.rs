@@ -46,7 +46,7 @@ pub(crate) unsafe fn cuEventSynchronize(event: CUevent) -> Answer {
 
 fn elapsed(out: *mut f32, from: CUevent, to: CUevent) -> Answer {
     let machine = machine()?;
-    let out = room(out)?;
+    let out = room(out).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
     out.put(machine.elapsed(handle(from), handle(to))?);
     Ok(())
 }

@@ -7,8 +7,10 @@ use vgmem_sim::{Answer, Attribute, machine};
 pub(crate) unsafe fn cuMemAlloc_v2(out: *mut CUdeviceptr, size: usize) -> Answer {
     let machine = machine()?;
     let out = room(out)?;
-    out.put(machine.allocate(size as u64)?);
-    Ok(())
+    let made = machine.allocate(size as u64);
+    // A call that fails writes too.
+    out.put(made.unwrap_or(0));
+    made.map(|_| ())
 }
 
 pub(crate) unsafe fn cuMemAllocPitch_v2(
@@ -100,7 +102,16 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     size: *mut usize,
     address: CUdeviceptr,
 ) -> Answer {
-    let (start, length) = machine()?.address_range(address)?;
+    let machine = machine()?;
+    if base.is_null() && size.is_null() {
+        return machine.current().map(|_| ());
+    }
+    let found = machine.address_range(address);
+    // Of an unknown address both are zero.
+    let (start, length) = match found {
+        Err(CUDA_ERROR_NOT_FOUND) => (0, 0),
+        found => found?,
+    };
     // Either may be NULL: the program wants the other.
     if let Ok(base) = room(base) {
         base.put(start);
@@ -108,7 +119,7 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     if let Ok(size) = room(size) {
         size.put(length as usize);
     }
-    Ok(())
+    found.map(|_| ())
 }
 
 /// Tokens for third-party devices, as the program lays them out.
@@ -137,8 +148,8 @@ pub(crate) unsafe fn cuPointerGetAttribute(
     match machine.attribute(attribute, address) {
         Ok(value) => put(out, value),
         Err(code) => {
-            if machine.fails_with_zeros(attribute, address) {
-                put(out, Attribute::Long(0))?;
+            if let Some(value) = machine.written_on_failure(attribute, address) {
+                put(out, value)?;
             }
             Err(code)
         }
@@ -173,8 +184,5 @@ pub(crate) unsafe fn cuPointerSetAttribute(
     let machine = machine()?;
     // SAFETY: the value of this attribute is a number of four bytes, by the driver's contract.
     let on = unsafe { crate::decode::read(value.cast::<u32>()) }?;
-    if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    machine.set_sync_memops(address, on != 0)
+    machine.set_attribute(attribute, address, on != 0)
 }

@@ -86,6 +86,9 @@ pub(crate) unsafe fn cuModuleGetGlobal_v2(
     global: *const c_char,
 ) -> Answer {
     let machine = machine()?;
+    if out.is_null() && size.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     // SAFETY: a C string, by the driver's contract.
     put_global(out, size, machine.module_global(handle(module), unsafe { name(global) }?)?);
     Ok(())
@@ -166,6 +169,9 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
 ) -> Answer {
     let machine = machine()?;
     let module = machine.library_module(handle(library))?;
+    if out.is_null() && size.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     // SAFETY: a C string, by the driver's contract.
     put_global(out, size, machine.module_global(module, unsafe { name(global) }?)?);
     Ok(())
@@ -215,7 +221,11 @@ pub(crate) unsafe fn cuFuncGetParamInfo(
     offset: *mut usize,
     size: *mut usize,
 ) -> Answer {
-    put_parameter(machine()?.function_kernel(handle(function))?, index, offset, size)
+    let machine = machine()?;
+    if function.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    put_parameter(machine.function_kernel(handle(function))?, index, offset, size)
 }
 
 pub(crate) unsafe fn cuKernelGetParamInfo(

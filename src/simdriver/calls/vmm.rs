@@ -120,8 +120,11 @@ pub(crate) unsafe fn cuMemGetAccess(
     let out = room(out)?;
     // SAFETY: a structure or NULL, by the driver's contract.
     let location = unsafe { read(location) }?;
-    out.put(machine.get_access(address, location)?);
-    Ok(())
+    let found = machine.get_access(address, location);
+    if let Ok(flags) | Err((CUDA_ERROR_INVALID_VALUE, flags)) = found.map_err(|code| (code, 0)) {
+        out.put(flags);
+    }
+    found.map(|_| ())
 }
 
 pub(crate) unsafe fn cuMemExportToShareableHandle(
@@ -147,7 +150,8 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
 ) -> Answer {
     let machine = machine()?;
     let out = room(out)?;
-    let fd = c_int::try_from(shared.addr()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    // A number that is no descriptor is found to be none later.
+    let fd = c_int::try_from(shared.addr()).unwrap_or(-1);
     out.put(machine.import(fd, kind)?);
     Ok(())
 }
