@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Two GPUs: cases that need them are compared with and without the library only, where hardware had one.
-const MACHINE: &str = "gpus=2,mem=24G,host=8G";
+const MACHINE: &str = "gpus=2,mem=24G,host=8G,context=512M";
 
 fn folder() -> PathBuf {
     workspace().join("shim-tests/conformance")

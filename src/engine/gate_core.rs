@@ -40,8 +40,9 @@ impl Gate {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether nobody else is inside: `own` is how many passes the asker itself holds. Once true after [`Gate::close`], nobody gets in until [`Gate::open`]; one who is
-    /// being refused may still be counted for a moment.
+    /// Whether nobody else is inside: `own` is how many passes the asker itself holds. Once true after
+    /// [`Gate::close`], nobody gets in until [`Gate::open`]; one who is being refused may still be counted for a
+    /// moment.
     pub fn is_empty_but(&self, own: usize) -> bool {
         self.inside.load(Ordering::Acquire) == own
     }

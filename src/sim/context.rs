@@ -29,6 +29,8 @@ pub struct Context {
     pub(crate) cache: AtomicU32,
     /// Lane of its legacy default stream.
     pub(crate) legacy: u64,
+    /// Memory that it takes for itself, 0 for none.
+    own_memory: u64,
 }
 
 impl Context {
@@ -146,6 +148,7 @@ impl Machine {
         self.check_device(device)?;
         let handle = handle::fresh(Kind::Context);
         let legacy = self.scheduler.legacy_lane(handle, device);
+        let own_memory = lock(&self.memory).take_for_context(device, self.settings.context)?;
         let context = Arc::new(Context {
             handle,
             device,
@@ -157,6 +160,7 @@ impl Machine {
             limits: Mutex::default(),
             cache: AtomicU32::new(0),
             legacy,
+            own_memory,
         });
         lock(&self.objects).contexts.insert(handle, context.clone());
         Ok(context)
@@ -195,7 +199,13 @@ impl Machine {
             // As for `cuMemFree`: others may still copy from it.
             self.scheduler.wait_for_device(context.device);
         }
-        lock(&self.memory).free_context(context.handle);
+        {
+            let mut memory = lock(&self.memory);
+            memory.free_context(context.handle);
+            if context.own_memory != 0 {
+                let _ = memory.release(context.own_memory); // ours, once: it cannot fail
+            }
+        }
         let mut objects = lock(&self.objects);
         objects.contexts.remove(&context.handle);
         objects.streams.retain(|_, stream| stream.context != context.handle);

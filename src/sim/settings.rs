@@ -22,6 +22,8 @@ pub struct Settings {
     pub gpus: u32,
     /// Bytes of memory of each GPU.
     pub memory: u64,
+    /// Bytes of a GPU's memory that each context takes for itself.
+    pub context: u64,
     /// Bytes of host RAM that can be pinned as pages.
     pub host: u64,
     /// How the GPUs are joined.
@@ -43,6 +45,7 @@ impl Default for Settings {
         Settings {
             gpus: 1,
             memory: 24 << 30,
+            context: 0,
             host: 64 << 30,
             link: Link::Nvlink4,
             seed: 1,
@@ -98,6 +101,7 @@ impl Settings {
             "mem" => {
                 self.memory = size(value).filter(|s| *s >= 2 << 20).ok_or("mem=24G, 256M, at least 2M")?;
             }
+            "context" => self.context = size(value).ok_or("context=0, 64M")?,
             "host" => self.host = size(value).ok_or("host=64G, 256M, 0")?,
             "link" => {
                 self.link = match value {
@@ -120,7 +124,7 @@ impl Settings {
                     self.faults.push(Fault::parse(one)?);
                 }
             }
-            _ => return Err("gpus, mem, host, link, seed, driver, latency, fault".to_string()),
+            _ => return Err("gpus, mem, context, host, link, seed, driver, latency, fault".to_string()),
         }
         Ok(())
     }

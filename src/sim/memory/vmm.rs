@@ -46,6 +46,11 @@ impl Memory {
         Ok(handle)
     }
 
+    /// What a context takes of its GPU for itself; given back with [`Memory::release`]. 0 where it takes nothing.
+    pub(crate) fn take_for_context(&mut self, device: u32, size: u64) -> Answer<u64> {
+        if size == 0 { Ok(0) } else { self.take(Place::Device(device), size, 1) }
+    }
+
     /// `cuMemRelease`.
     pub fn release(&mut self, handle: u64) -> Answer {
         match self.physical.get_mut(&handle) {
