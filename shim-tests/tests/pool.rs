@@ -168,3 +168,34 @@ fn several_gpus() {
         }
     }
 }
+
+fn promises(sim: &str, mode: &str, advertise: &str, host: &str) -> Outcome {
+    let program = Source::program("promises").flags(&["-O2"]).build();
+    let run = Run::new(program).sim(sim).arg(mode).limit(100);
+    run.env("VGMEM_ADVERTISE", advertise).env("VGMEM_HOST", host).ok()
+}
+
+/// Eight GPUs and the host as one pool: at least 99 % of what is promised is allocated and written before the first
+/// out-of-memory, and promised again when all of it is free.
+#[test]
+fn eight_gpus_are_used_to_the_last_percent() {
+    let outcome = promises("gpus=8,mem=24G,host=64G", "full", "pool", "4G");
+    let (promised, had) = (outcome.number("promised0"), outcome.number("had0"));
+    assert!(promised > 8 * 23 << 30, "{outcome:#?}");
+    assert!(had * 100 >= promised * 99, "{had} of {promised}");
+    assert_eq!((outcome.number("wrong"), outcome.number("after")), (0, promised), "{outcome:#?}");
+}
+
+/// Two contexts ask, and then each gets what it was told, whatever the other took.
+#[test]
+fn two_contexts_each_get_what_they_were_told() {
+    for advertise in ["device", "share"] {
+        let outcome = promises("gpus=2,mem=512M,host=1G", "two", advertise, "512M");
+        for gpu in 0..2 {
+            let (promised, had) =
+                (outcome.number(&format!("promised{gpu}")), outcome.number(&format!("had{gpu}")));
+            assert!(promised - had < 2 * MIB, "{advertise}, GPU {gpu}: {had} of {promised}");
+        }
+        assert_eq!(outcome.number("wrong"), 0, "{advertise}: {outcome:#?}");
+    }
+}

@@ -41,3 +41,34 @@ fn the_home_of_another_process_comes_last() {
     assert_eq!(outcome.value("first_where_now"), "7 0 3 0", "beside another: {outcome:#?}");
     assert_eq!(outcome.value("first_where_at_last"), "7 7 7 16", "in need: {outcome:#?}");
 }
+
+/// Forty-eight processes that allocate and free are killed at random points, four at a time: each lived until then,
+/// nothing of the shared host budget stays booked, and nobody waits for the dead.
+#[test]
+fn processes_killed_at_random_points_leave_nothing() {
+    let program = Source::program("killed").build();
+    for seed in [1, 2] {
+        let run = Run::new(&program).sim("gpus=1,mem=16M,host=64M").arg(seed.to_string()).limit(60);
+        let outcome = run.env("VGMEM_HOST", "32M").env("VGMEM_LOG", "error").ok();
+        assert_eq!(outcome.number("killed"), 48, "seed {seed}: {outcome:#?}");
+        assert!(outcome.number("before") > 16, "{outcome:#?}");
+        assert_eq!(outcome.number("after"), outcome.number("before"), "seed {seed}: {outcome:#?}");
+    }
+}
+
+/// Two processes fill one GPU at the same time: each writes and reads back all it got, until error 2, and together
+/// they get what there is.
+#[test]
+fn two_processes_fill_one_gpu() {
+    let program = Source::program("promises").flags(&["-O2"]).build();
+    let name = format!("test{}", std::process::id());
+    let run = Run::new(&program).sim("gpus=1,mem=256M,host=64M").arg("full").limit(60);
+    let run = run.env("VGMEM_SIM_MACHINE", &name).env("VGMEM_TEST_LEDGER", &name).env("VGMEM_HOST", "32M");
+    let other = run.clone();
+    let other = std::thread::spawn(move || other.ok());
+    let outcomes = [run.ok(), other.join().expect("the other run")];
+    let had: u64 = outcomes.iter().map(|outcome| outcome.number("had0")).sum();
+    assert!(outcomes.iter().all(|outcome| outcome.number("wrong") == 0), "{outcomes:#?}");
+    // Each may have run before the other, or beside it: never more than twice the machine, and more than one half.
+    assert!(had >= (128 + 32) << 20 && had <= 2 * (256 + 32) << 20, "{outcomes:#?}");
+}
