@@ -23,8 +23,11 @@ use crate::device::{Context, Device, DriverError, Handle};
 use crate::map::PageId;
 use crate::pool::{Around, Pool, State};
 
-/// Bytes that one wave copies in one direction, at most.
-const WAVE_BYTES: u64 = 256 << 20;
+/// Bytes that one wave copies in one direction, at most: half of the exchange reserve, so that a wave can be under way
+/// while the last one is mapped.
+fn wave_bytes(exchange: u64) -> u64 {
+    (exchange / 2).clamp(1, 256 << 20)
+}
 
 /// Physical memory that no page uses.
 #[derive(Debug)]
@@ -61,6 +64,19 @@ struct Passage {
     frame: Frame,
 }
 
+/// Pages that travel together.
+#[derive(Default)]
+struct Wave {
+    outbound: Vec<Passage>,
+    inbound: Vec<Passage>,
+}
+
+impl Wave {
+    fn is_empty(&self) -> bool {
+        self.outbound.is_empty() && self.inbound.is_empty()
+    }
+}
+
 impl<D: Device> Pool<D> {
     /// Whether pages of this GPU's allocations lie elsewhere. One load: asked at every launch.
     #[inline]
@@ -83,19 +99,29 @@ impl<D: Device> Pool<D> {
         let wanted = fetch.len() as u64;
         let (mut fetch, mut evict) = (VecDeque::from(fetch), VecDeque::from(evict));
         let mut done = Exchanged::default();
-        while !fetch.is_empty() {
-            let (came, went) = self.wave(whom, &mut fetch, &mut evict)?;
+        let mut landed = Wave::default();
+        let answer = loop {
+            // The next wave's copies run while the last wave's pages are mapped.
+            let next = self.depart(whom, &mut fetch, &mut evict);
+            let progress = !next.is_empty() || !landed.is_empty();
+            let (came, went) = self.land(whom, std::mem::take(&mut landed));
             done.fetched += came;
             done.evicted += went;
-            if came + went == 0 {
-                break; // no frame anywhere: the rest is read where it lies
+            if !progress {
+                break Ok(()); // all is done, or there is no frame anywhere: the rest is used where it lies
             }
-        }
+            if let Err(error) = self.wait_for_lanes(context) {
+                self.abandon(next);
+                break Err(error);
+            }
+            landed = next;
+        };
         done.left = wanted - done.fetched;
         let mut state = self.lock();
         state.fetched += done.fetched;
         state.evicted += done.evicted;
-        Ok(done)
+        drop(state);
+        answer.map(|()| done)
     }
 
     fn named(&self, state: &State, addresses: &[u64]) -> Vec<u32> {
@@ -150,13 +176,8 @@ impl<D: Device> Pool<D> {
         state.pager.exchange(&named, &missing, &resident, room)
     }
 
-    /// Moves as many pages as there are frames for, both directions at once: (fetched, evicted).
-    fn wave(
-        &self,
-        whom: For,
-        fetch: &mut VecDeque<PageRef>,
-        evict: &mut VecDeque<PageRef>,
-    ) -> Result<(u64, u64), DriverError> {
+    /// Begins to copy as many pages as there are frames for, both directions at once.
+    fn depart(&self, whom: For, fetch: &mut VecDeque<PageRef>, evict: &mut VecDeque<PageRef>) -> Wave {
         let outbound = self.embark(whom, evict, false);
         let inbound = self.embark(whom, fetch, true);
         let begin = |lane: usize, passages: Vec<Passage>| {
@@ -170,17 +191,21 @@ impl<D: Device> Pool<D> {
             }
             begun
         };
-        let outbound = begin(0, outbound);
-        let inbound = begin(1, inbound);
-        if let Err(error) = self.wait_for_lanes(whom.context) {
-            // Copies may be in flight: the frames are left alone. No page has moved.
-            let lost: u64 = outbound.iter().chain(&inbound).map(|passage| passage.frame.bytes).sum();
-            self.lock().lost += lost;
-            return Err(error);
-        }
-        let went = outbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
-        let came = inbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
-        Ok((came, went))
+        Wave { outbound: begin(0, outbound), inbound: begin(1, inbound) }
+    }
+
+    /// Maps the pages of a wave whose copies are over: (came home, went away).
+    fn land(&self, whom: For, wave: Wave) -> (u64, u64) {
+        let went = wave.outbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
+        let came = wave.inbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
+        (came, went)
+    }
+
+    /// The driver would not wait for a wave: its copies may be in flight, so its frames are left alone. No page of it
+    /// has moved.
+    fn abandon(&self, wave: Wave) {
+        let lost: u64 = wave.outbound.iter().chain(&wave.inbound).map(|passage| passage.frame.bytes).sum();
+        self.lock().lost += lost;
     }
 
     fn wait_for_lanes(&self, context: Context) -> Result<(), DriverError> {
@@ -196,10 +221,11 @@ impl<D: Device> Pool<D> {
 
     /// Finds a frame for each page at the head of the queue, up to a wave.
     fn embark(&self, whom: For, queue: &mut VecDeque<PageRef>, inbound: bool) -> Vec<Passage> {
+        let wave = wave_bytes(self.config.gpus[whom.home as usize].exchange);
         let mut passages = Vec::new();
         let mut bytes = 0;
         while let Some(&page) = queue.front() {
-            if bytes + page.bytes > WAVE_BYTES && bytes > 0 {
+            if bytes + page.bytes > wave && bytes > 0 {
                 break;
             }
             let frame = if inbound {
