@@ -93,6 +93,12 @@ simulated() {
     show d VGMEM_SIM=gpus=1,mem=512M $path VGMEM_REPORT=stderr LD_PRELOAD=$LIB python3 examples/train.py \
         || fail "run d did not train"
     compare d c
+
+    say "(e) the same, with pages brought home before the launches that name them (VGMEM_PAGING=auto)"
+    show e VGMEM_SIM=gpus=1,mem=512M $path VGMEM_PAGING=auto VGMEM_REPORT=stderr LD_PRELOAD=$LIB \
+        python3 examples/train.py || fail "run e did not train"
+    compare e c
+    grep -q 'paging: [1-9]' "$LOGS/e.err" || fail "run e moved no page"
     table b "on four GPUs"
     table d "on one GPU"
 }
@@ -111,7 +117,13 @@ gpu() {
     say "(c) without us, on the whole card"
     show c python3 examples/train.py || fail "run c did not train"
     compare b c
+
+    say "(d) as (b), with pages brought home before the launches that name them (VGMEM_PAGING=auto)"
+    show d VGMEM_DEVICE_LIMIT="$limit" VGMEM_PAGING=auto VGMEM_REPORT=stderr LD_PRELOAD=$LIB \
+        python3 examples/train.py || fail "run d did not train"
+    compare d c
     table b "on a card of $limit and host RAM"
+    table d "with paging"
 }
 
 table() { # table RUN WHERE

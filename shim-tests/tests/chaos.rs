@@ -97,3 +97,21 @@ fn a_wrong_byte_is_found() {
     assert_eq!(outcome.code, Some(5), "{outcome:#?}");
     assert!(found(&outcome), "{outcome:#?}");
 }
+
+/// The same with the pager: before launches pages come home and others go, besides those that move at random.
+#[test]
+fn the_pager_changes_no_byte() {
+    let (mut fetched, mut read) = (0, 0);
+    for seed in 100..112 {
+        let path = Report::fresh();
+        let outcome = chaos(seed, 20).env("VGMEM_REPORT", &path).env("VGMEM_PAGING", "auto").run();
+        assert_eq!(outcome.code, Some(0), "VGMEM_PAGING=auto scripts/chaos.sh --seed {seed}: {outcome:#?}");
+        let report = Report::read(&path);
+        assert_eq!(report.number("live"), 0, "seed {seed}: {report:?}");
+        fetched += report.number("fetched");
+        read += outcome.number("read");
+    }
+    // Small GPUs have no exchange reserve: pages come home only where there is room.
+    assert!(fetched > 10, "{fetched} pages came home");
+    assert!(read > 1 << 28, "{read} bytes read");
+}

@@ -27,6 +27,8 @@ fn settings_that_cannot_be_honoured() {
         ("VGMEM_REPORT", &["stdout", "report.txt"]),
         ("VGMEM_LOG", &["loud", "9"]),
         ("VGMEM_DISABLE", &["maybe"]),
+        ("VGMEM_PAGING", &["on", "1"]),
+        ("VGMEM_CHAOS", &["yes", "-1"]),
         ("VGMEM_PAGESIZE", &["4M"]),
         ("VGMEM_", &["1"]),
     ];

@@ -81,6 +81,10 @@ codes! {
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     /// The capture was made invalid by an earlier error.
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    /// The capture was not begun on this stream.
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
+    /// The capture was begun by another thread.
+    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
     /// The call would wait for a captured stream.
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
     /// Nobody knows.

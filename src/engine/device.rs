@@ -70,6 +70,8 @@ pub trait Device: Send + Sync {
     fn forget(&self, context: Context);
     /// Waits until nothing that was given to the GPU in this context is in flight.
     fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError>;
+    /// Whether an error of [`Device::drain`] says that the context is lost: then nothing is in flight there.
+    fn is_lost(&self, error: DriverError) -> bool;
     /// Bytes that the driver could still give on this GPU; `None` when it cannot be asked now.
     fn free_bytes(&self, gpu: u8) -> Option<u64>;
     /// Bytes of host RAM that can be pinned now without harm to the machine.

@@ -37,6 +37,8 @@ pub(crate) struct Frame {
     bytes: u64,
     /// Where it is mapped for the pager's copies.
     shadow: u64,
+    /// The GPU that has access there: it alone can use the frame.
+    home: u8,
 }
 
 /// What an exchange did.
@@ -196,8 +198,10 @@ impl<D: Device> Pool<D> {
 
     /// Maps the pages of a wave whose copies are over: (came home, went away).
     fn land(&self, whom: For, wave: Wave) -> (u64, u64) {
-        let went = wave.outbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
-        let came = wave.inbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
+        let went =
+            wave.outbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
+        let came =
+            wave.inbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
         (came, went)
     }
 
@@ -256,7 +260,10 @@ impl<D: Device> Pool<D> {
     fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
         let shadow = {
             let mut state = self.lock();
-            if let Some(at) = state.spare.iter().position(|frame| frame.tier == tier && frame.bytes == bytes)
+            if let Some(at) = state
+                .spare
+                .iter()
+                .position(|frame| (frame.tier, frame.bytes, frame.home) == (tier, bytes, whom.home))
             {
                 state.tiers[tier].spare -= bytes;
                 return Some(state.spare.swap_remove(at));
@@ -277,7 +284,7 @@ impl<D: Device> Pool<D> {
             })
         });
         match made {
-            Ok(handle) => Some(Frame { handle, tier, bytes, shadow }),
+            Ok(handle) => Some(Frame { handle, tier, bytes, shadow, home: whom.home }),
             Err(_) => {
                 let mut state = self.lock();
                 state.uncharge(tier, bytes);
@@ -291,7 +298,7 @@ impl<D: Device> Pool<D> {
     fn trade_frames(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
         let other = {
             let mut state = self.lock();
-            let at = state.spare.iter().position(|frame| frame.tier == tier && frame.bytes != bytes)?;
+            let at = state.spare.iter().position(|frame| frame.tier == tier)?;
             let frame = state.spare.swap_remove(at);
             state.tiers[tier].spare -= frame.bytes;
             frame
@@ -376,7 +383,7 @@ impl<D: Device> Pool<D> {
             }
         }
         match shadow {
-            Some(shadow) => self.spare(Frame { handle, tier, bytes, shadow }),
+            Some(shadow) => self.spare(Frame { handle, tier, bytes, shadow, home: whom.home }),
             None => {
                 let released = self.device.release(self.place(tier, whom.home), bytes, handle).is_ok();
                 let mut state = self.lock();

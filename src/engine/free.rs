@@ -13,6 +13,14 @@ pub enum Freed {
     Done(Result<(), DriverError>),
 }
 
+/// What came of waiting.
+pub(crate) enum Waited {
+    /// Nothing is in flight; the error is that of a lost context.
+    Over(Result<(), DriverError>),
+    /// The driver would not wait: work may be in flight.
+    Refused(DriverError),
+}
+
 impl<D: Device> Pool<D> {
     /// Frees the allocation that begins at `address`, after all work that may use it, as the driver does.
     ///
@@ -118,12 +126,16 @@ impl<D: Device> Pool<D> {
     /// Where the driver refuses to wait, work may be in flight: nothing is unmapped. The allocation is deferred,
     /// and the wait is tried again at a later call.
     fn finish(&self, allocation: Allocation, keep: bool) -> Result<(), DriverError> {
-        if let Err(error) = self.drain(&allocation) {
-            self.lock().deferred.push(allocation);
-            return Err(error);
+        match self.drain(&allocation) {
+            Waited::Over(answer) => {
+                let rest = if keep && answer.is_ok() { self.keep(allocation) } else { Some(allocation) };
+                rest.map_or(Ok(()), |allocation| self.retire(allocation)).and(answer)
+            }
+            Waited::Refused(error) => {
+                self.lock().deferred.push(allocation);
+                Err(error)
+            }
         }
-        let rest = if keep { self.keep(allocation) } else { Some(allocation) };
-        rest.map_or(Ok(()), |allocation| self.retire(allocation))
     }
 
     /// Keeps an idle allocation if it lies on its home GPU and is small enough; gives it back otherwise.
@@ -175,9 +187,9 @@ impl<D: Device> Pool<D> {
     }
 
     /// Waits in every context whose GPU has access to the allocation.
-    fn drain(&self, allocation: &Allocation) -> Result<(), DriverError> {
+    fn drain(&self, allocation: &Allocation) -> Waited {
         let waits = self.waits(&self.lock(), allocation);
-        self.wait_for(waits)
+        self.wait_for(waits, allocation.context)
     }
 
     /// Contexts whose work may use the allocation.
@@ -188,14 +200,21 @@ impl<D: Device> Pool<D> {
         known.flat_map(|(gpu, contexts)| contexts.iter().map(move |&context| (gpu as u8, context))).collect()
     }
 
-    /// Waits in all of them, also after an error; the first error.
-    pub(crate) fn wait_for(&self, waits: Vec<(u8, Context)>) -> Result<(), DriverError> {
-        let mut first = Ok(());
+    /// Waits in all of them, also after an error. That another context is lost is nobody's business here; that `own`
+    /// is, the program is told.
+    pub(crate) fn wait_for(&self, waits: Vec<(u8, Context)>, own: Context) -> Waited {
+        let mut answer = Ok(());
+        let mut refused = None;
         for (gpu, context) in waits {
-            let drained = self.device.drain(gpu, context);
-            first = first.and(drained);
+            match self.device.drain(gpu, context) {
+                Ok(()) => {}
+                Err(error) if self.device.is_lost(error) => {
+                    answer = if context == own { Err(error) } else { answer };
+                }
+                Err(error) => refused = refused.or(Some(error)),
+            }
         }
-        first
+        refused.map_or(Waited::Over(answer), Waited::Refused)
     }
 
     /// Ends a page's second mapping, if it has one.

@@ -259,6 +259,11 @@ impl<D: Device> Pool<D> {
         })
     }
 
+    /// Whether one allocation holds all of the `bytes` bytes from `address` on.
+    pub fn holds(&self, address: u64, bytes: u64) -> bool {
+        self.find(address).is_some_and(|found| address.saturating_add(bytes) <= found.base + found.bytes)
+    }
+
     /// Free and total bytes of every GPU, and of the host, by the pool's own books.
     pub fn amounts(&self) -> (Vec<Amount>, Amount) {
         let state = self.lock();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use vgmem_policy::GRANULE;
 
 use crate::device::{Device, DriverError};
-use crate::free::Freed;
+use crate::free::{Freed, Waited};
 use crate::pool::{Pool, Request, State};
 
 /// Blocks begin at multiples of this, as programs expect of `cuMemAlloc` (API: 256 promised, 512 assumed).
@@ -21,6 +21,8 @@ pub(crate) struct Block {
     pub(crate) bytes: u64,
     /// Number that no other allocation of the process has.
     pub(crate) serial: u64,
+    /// Freed by the program, but work may still use it: nobody else gets it, and no address finds it.
+    dying: bool,
 }
 
 /// The blocks of one chunk.
@@ -33,7 +35,7 @@ impl Chunk {
     /// The block that holds the byte at `offset`, and where it begins.
     pub(crate) fn block_at(&self, offset: u64) -> Option<(u64, Block)> {
         let (&start, &block) = self.blocks.range(..=offset).next_back()?;
-        (offset < start + block.bytes).then_some((start, block))
+        (offset < start + block.bytes && !block.dying).then_some((start, block))
     }
 
     /// The first gap of `bytes` bytes.
@@ -76,7 +78,7 @@ impl<D: Device> Pool<D> {
             }
             if let Some(offset) = chunk.gap(request.bytes) {
                 *serial += 1;
-                chunk.blocks.insert(offset, Block { bytes: request.bytes, serial: *serial });
+                chunk.blocks.insert(offset, Block { bytes: request.bytes, serial: *serial, dying: false });
                 return Some(allocation.base + offset);
             }
         }
@@ -92,27 +94,34 @@ impl<D: Device> Pool<D> {
     /// Frees a block after the work that may use it; `None` where `slot` is no chunk.
     pub(crate) fn free_block(&self, slot: u32, address: u64) -> Option<Freed> {
         let invalid = Some(Freed::Done(Err(DriverError::INVALID_VALUE)));
-        let waits = {
-            let state = self.lock();
-            let chunk = state.chunks.get(&slot)?;
-            let Some(allocation) = state.allocations.get(slot) else { return invalid };
-            if !chunk.blocks.contains_key(&(address - allocation.base)) {
-                return invalid;
+        let (waits, own) = {
+            let mut state = self.lock();
+            let State { chunks, allocations, .. } = &mut *state;
+            let chunk = chunks.get_mut(&slot)?;
+            let Some(allocation) = allocations.get(slot) else { return invalid };
+            match chunk.blocks.get_mut(&(address - allocation.base)) {
+                Some(block) if !block.dying => block.dying = true,
+                _ => return invalid,
             }
-            self.waits(&state, allocation)
+            let own = allocation.context;
+            let Some(allocation) = state.allocations.get(slot) else { return invalid };
+            (self.waits(&state, allocation), own)
         };
-        // The block stays taken until nothing uses it: nobody else gets it meanwhile.
-        let drained = if self.on_hold() { Ok(()) } else { self.wait_for(waits) };
+        // During a capture nothing can be waited for; where the driver refuses to wait, work may be in flight. The
+        // block is given up then, until its context ends.
+        let drained = match self.on_hold() {
+            true => return Some(Freed::Done(Ok(()))),
+            false => match self.wait_for(waits, own) {
+                Waited::Over(answer) => answer,
+                Waited::Refused(error) => return Some(Freed::Done(Err(error))),
+            },
+        };
         let mut state = self.lock();
         let State { chunks, allocations, .. } = &mut *state;
         let (Some(chunk), Some(allocation)) = (chunks.get_mut(&slot), allocations.get(slot)) else {
             return invalid;
         };
-        // Where nothing could be waited for, nobody may get the block: it is given up until its context ends.
-        let given_up = self.on_hold() || drained.is_err();
-        if given_up || chunk.blocks.remove(&(address - allocation.base)).is_none() {
-            return Some(Freed::Done(drained));
-        }
+        chunk.blocks.remove(&(address - allocation.base));
         if !chunk.blocks.is_empty() {
             return Some(Freed::Done(drained));
         }

@@ -14,8 +14,13 @@ pub(crate) const G: u64 = GRANULE;
 /// A code that no driver call answers by itself.
 pub(crate) const FAULT: u32 = 4242;
 
+/// What [`Mock::drain`] answers in a context of `Books::lost`.
+pub(crate) const LOST: u32 = 700;
+
 #[derive(Default)]
 pub(crate) struct Books {
+    /// Contexts that are lost.
+    pub(crate) lost: Vec<Context>,
     /// Bytes left: GPUs by ordinal, then the host.
     pub(crate) left: Vec<u64>,
     pub(crate) handles: HashMap<Handle, (usize, u64)>,
@@ -128,8 +133,16 @@ impl Device for Mock {
 
     fn forget(&self, _: Context) {}
 
+    fn is_lost(&self, error: DriverError) -> bool {
+        error.code() == LOST
+    }
+
     fn drain(&self, gpu: u8, context: Context) -> Result<(), DriverError> {
-        self.call()?.drained.push((gpu, context));
+        let mut books = self.call()?;
+        if books.lost.contains(&context) {
+            return Err(DriverError(NonZeroU32::new(LOST).unwrap()));
+        }
+        books.drained.push((gpu, context));
         Ok(())
     }
 

@@ -256,6 +256,40 @@ fn a_fault_at_every_call_is_rolled_back() {
 }
 
 #[test]
+fn a_lost_context_does_not_keep_memory_of_others() {
+    let pool = pool(&[8, 8], 0, 4, Placement::Home);
+    let (mine, other) = (pool.allocate(ask(0, 4 * G)).unwrap(), pool.allocate(ask(1, 4 * G)).unwrap());
+    pool.use_allocation(1, mine);
+    pool.device().0.lock().unwrap().lost = vec![101];
+    assert_eq!(pool.free(mine), Freed::Done(Ok(())), "GPU 1's context is lost, not this one's");
+    let Freed::Done(Err(error)) = pool.free(other) else { panic!("the loss was not said") };
+    assert_eq!((error.code(), pool.snapshot().deferred), (700, 0));
+    check(&pool, &[8, 8, 0]);
+}
+
+#[test]
+fn one_allocation_holds_a_range_or_does_not() {
+    let pool = pool(&[8], 0, 4, Placement::Home);
+    let first = pool.allocate(ask(0, 2 * G - 5)).unwrap();
+    assert_eq!(pool.allocate(ask(0, 2 * G)).unwrap(), first + 2 * G, "neighbours");
+    assert!(pool.holds(first, 2 * G - 5) && pool.holds(first + G, G - 5));
+    assert!(!pool.holds(first, 2 * G - 4) && !pool.holds(first + G, 2 * G) && !pool.holds(first, u64::MAX));
+}
+
+#[test]
+fn a_small_block_freed_during_a_capture_is_given_up() {
+    let pool = pool(&[4], 0, 4, Placement::Home);
+    let (first, second) =
+        (pool.allocate_small(ask(0, 600)).unwrap(), pool.allocate_small(ask(0, 600)).unwrap());
+    pool.hold(true);
+    assert_eq!(pool.free(first), Freed::Done(Ok(())));
+    assert_eq!(pool.free(first), Freed::Done(Err(DriverError::INVALID_VALUE)));
+    assert_eq!(pool.find(first), None);
+    pool.hold(false);
+    assert!(pool.allocate_small(ask(0, 600)).unwrap() > second, "nobody else gets it");
+}
+
+#[test]
 fn small_allocations_share_a_page_and_are_allocations_of_their_own() {
     let pool = pool(&[4], 0, 4, Placement::Home);
     let first = pool.allocate_small(ask(0, 1000)).unwrap();

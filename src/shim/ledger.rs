@@ -188,8 +188,9 @@ fn map(file: i32, user: u32) -> Result<Ledger, String> {
     if rc != 0 || status.st_uid != user || status.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Err("the file in /dev/shm is not ours".to_owned());
     }
+    // Memory is taken now: a full /dev/shm shall be an error here, and no SIGBUS at the first store.
     // SAFETY: the file is ours; growing it to the same size twice changes nothing.
-    if (status.st_size as usize) < bytes && unsafe { libc::ftruncate(file, bytes as i64) } != 0 {
+    if unsafe { libc::posix_fallocate(file, 0, bytes as i64) } != 0 {
         return Err("the file in /dev/shm cannot grow".to_owned());
     }
     let access = libc::PROT_READ | libc::PROT_WRITE;

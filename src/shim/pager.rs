@@ -114,6 +114,18 @@ fn mark(engine: &Engine, context: Context, stream: CUstream) -> bool {
     recorded
 }
 
+/// A stream is destroyed: its work may go on, and its handle may come back for another stream.
+pub fn stream_destroyed(stream: CUstream) {
+    if !ON.load(Ordering::Relaxed) {
+        return;
+    }
+    unmarked();
+    if let Some(marks) = MARKS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        marks.events.retain(|key, _| key.1 != stream as usize);
+        marks.pending.retain(|key| key.1 != stream as usize);
+    }
+}
+
 /// A context has ended, and its events with it.
 pub fn context_ended(context: Context) {
     if let Some(marks) = MARKS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {

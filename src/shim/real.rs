@@ -348,6 +348,11 @@ impl Device for Driver {
         }
     }
 
+    fn is_lost(&self, error: DriverError) -> bool {
+        // Errors of kernels that end their context: the driver answers them to every later call.
+        matches!(error.code(), CUDA_ERROR_ILLEGAL_ADDRESS | 702 | 710 | 714..=719)
+    }
+
     fn free_bytes(&self, gpu: u8) -> Option<u64> {
         if self.current()?.1 != gpu {
             return None;

@@ -101,6 +101,7 @@ pub fn context_ended(context: Context, destroyed: bool) {
         DEAD.lock().unwrap_or_else(PoisonError::into_inner).push(context);
     }
     pager::context_ended(context);
+    crate::hooks::graph::context_ended(context);
     ERA.fetch_add(1, Ordering::AcqRel);
 }
 
@@ -147,7 +148,8 @@ impl Engine {
 #[inline]
 pub fn with_room(call: impl Fn() -> CUresult) -> CUresult {
     let rc = call();
-    if rc == CUDA_ERROR_OUT_OF_MEMORY && engine().is_some_and(|engine| engine.pool.release_kept() > 0) {
+    let made_room = |engine: &Engine| engine.pool.release_kept() + engine.pool.release_spare() > 0;
+    if rc == CUDA_ERROR_OUT_OF_MEMORY && engine().is_some_and(made_room) {
         return call();
     }
     rc

@@ -23,16 +23,12 @@ codes! {
     CUDA_ERROR_MISALIGNED_ADDRESS = 716,
     /// Two captures would become one.
     CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
-    /// The capture was begun in another stream.
-    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
     /// A stream of the capture was not joined again.
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
     /// A captured stream would wait for work outside of the capture.
     CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
     /// The event was recorded in a captured stream.
     CUDA_ERROR_CAPTURED_EVENT = 907,
-    /// The capture was begun by another thread.
-    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
     /// The graph does not fit the executable graph.
     CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
 }

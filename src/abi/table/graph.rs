@@ -115,10 +115,10 @@ macro_rules! rows_graph {
         forward none cuGraphicsSubResourceGetMappedArray: cuGraphicsSubResourceGetMappedArray@3000 (a: *mut CUarray, b: CUgraphicsResource, c: c_uint, d: c_uint);
         forward none cuGraphicsUnmapResources: cuGraphicsUnmapResources@3000 / cuGraphicsUnmapResources_ptsz@7000 (a: c_uint, b: *mut CUgraphicsResource, c: CUstream);
         forward none cuGraphicsUnregisterResource: cuGraphicsUnregisterResource@3000 (a: CUgraphicsResource);
-        observe sim cuStreamBeginCapture: cuStreamBeginCapture@10000 / cuStreamBeginCapture_ptsz@10000 (a: CUstream);
+        hook sim cuStreamBeginCapture: cuStreamBeginCapture@10000 / cuStreamBeginCapture_ptsz@10000 (a: CUstream);
         forward none cuStreamBeginCaptureToCig: cuStreamBeginCaptureToCig@13010 / cuStreamBeginCaptureToCig_ptsz@13010 (a: CUstream, b: *mut c_void);
-        observe sim cuStreamBeginCaptureToGraph: cuStreamBeginCaptureToGraph@12030 / cuStreamBeginCaptureToGraph_ptsz@12030 (a: CUstream, b: CUgraph, c: *const CUgraphNode, d: *const c_void, e: usize, f: c_int);
-        observe sim cuStreamBeginCapture: cuStreamBeginCapture_v2@10010 / cuStreamBeginCapture_v2_ptsz@10010 (a: CUstream, b: c_int);
+        hook sim cuStreamBeginCaptureToGraph: cuStreamBeginCaptureToGraph@12030 / cuStreamBeginCaptureToGraph_ptsz@12030 (a: CUstream, b: CUgraph, c: *const CUgraphNode, d: *const c_void, e: usize, f: c_int);
+        hook sim cuStreamBeginCapture: cuStreamBeginCapture_v2@10010 / cuStreamBeginCapture_v2_ptsz@10010 (a: CUstream, b: c_int);
         forward none cuStreamBeginRecaptureToGraph: cuStreamBeginRecaptureToGraph@13030 / cuStreamBeginRecaptureToGraph_ptsz@13030 (a: CUstream, b: c_int, c: CUgraph, d: CUgraphRecaptureCallback, e: *mut c_void);
         observe sim cuStreamEndCapture: cuStreamEndCapture@10000 / cuStreamEndCapture_ptsz@10000 (a: CUstream, b: *mut CUgraph);
         forward none cuStreamEndCaptureToCig: cuStreamEndCaptureToCig@13010 / cuStreamEndCaptureToCig_ptsz@13010 (a: CUstream);

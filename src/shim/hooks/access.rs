@@ -10,14 +10,14 @@ pub type Range = (CUdeviceptr, usize);
 
 /// The current GPU is about to use these ranges. In a program on one GPU it has access already.
 ///
-/// False where a range begins in the arena but in no allocation: the program has freed it. It may still be mapped,
-/// kept for the next allocation, so the driver would not notice.
+/// False where a range begins in the arena but in no allocation, or ends behind its allocation. The memory there may be
+/// mapped, as another allocation's or kept for the next one, so the driver would not notice.
 #[inline]
 #[must_use]
 pub fn give(ranges: &[Range]) -> bool {
     let Some(engine) = engine() else { return true };
     for &(address, bytes) in ranges {
-        if bytes > 0 && engine.pool.in_arena(address) && engine.pool.lookup(address).is_none() {
+        if bytes > 0 && engine.pool.in_arena(address) && !engine.pool.holds(address, bytes as u64) {
             return false;
         }
     }

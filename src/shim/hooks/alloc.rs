@@ -72,10 +72,17 @@ pub unsafe fn cuMemAllocPitch_v2(
     }
     let row = round_up(width as u64, PITCH).unwrap_or(0);
     let bytes = row.checked_mul(height as u64).unwrap_or(0);
-    if bytes == 0 || bytes < engine.settings.min_alloc {
+    if bytes == 0 {
         return forward();
     }
-    match pooled(engine, bytes, Pool::allocate) {
+    if bytes < engine.settings.min_alloc {
+        let rc = forward();
+        if rc != CUDA_ERROR_OUT_OF_MEMORY {
+            return rc;
+        }
+    }
+    let make = if bytes < GRANULE { Pool::allocate_small } else { Pool::allocate };
+    match pooled(engine, bytes, make) {
         None => forward(),
         Some(Err(error)) => error.code(),
         Some(Ok(found)) => {

@@ -33,7 +33,7 @@ fn is_sound(memory: c_int, range: Range, x: usize, width: usize, pitch: usize) -
     else {
         return true;
     };
-    let inside = range.0 + range.1 as u64 <= found.base + found.bytes;
+    let inside = range.0.saturating_add(range.1 as u64) <= found.base + found.bytes;
     inside && (pitch == 0 || x.saturating_add(width) <= pitch)
 }
 

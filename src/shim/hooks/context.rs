@@ -76,20 +76,15 @@ pub unsafe fn cuCtxDestroy(real: pointers::cuCtxDestroy, context: CUcontext) -> 
     unsafe { destroy(real, context) }
 }
 
-/// Frees what the context holds, then lets the driver destroy it.
+/// Lets the driver destroy the context; if it did, what the context held goes.
 ///
 /// # Safety
 /// As the driver's function.
 unsafe fn destroy(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresult {
-    if let Some(engine) = engine()
-        && !context.is_null()
-    {
-        engine.pool.free_context(context as u64, false);
-        launch::forget_functions();
-    }
-    // SAFETY: the program's own call, unchanged.
+    launch::forget_functions();
+    // SAFETY: the program's own call, unchanged. The driver refuses primary contexts, and goes on with them.
     let rc = unsafe { real(context) };
-    if rc == CUDA_SUCCESS {
+    if rc == CUDA_SUCCESS && !context.is_null() {
         ended(context as u64, true);
     }
     rc
@@ -128,20 +123,18 @@ pub unsafe fn cuDevicePrimaryCtxRelease(
     unsafe { release(real, gpu) }
 }
 
-/// Frees what the primary context holds, then lets the driver reset it.
+/// Lets the driver reset the primary context; if it did, what the context held goes.
 ///
 /// # Safety
 /// As the driver's function.
 unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CUresult {
-    let context = engine().and_then(|engine| {
-        let context = engine.pool.device().primary(gpu)?;
-        engine.pool.free_context(context, false);
-        launch::forget_functions();
-        Some(context)
-    });
+    let context = engine().and_then(|engine| engine.pool.device().primary(gpu));
+    launch::forget_functions();
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(gpu) };
-    if let Some(context) = context {
+    if rc == CUDA_SUCCESS
+        && let Some(context) = context
+    {
         ended(context, false);
     }
     rc

@@ -15,7 +15,7 @@ mod alloc;
 mod boxes;
 mod context;
 mod copy;
-mod graph;
+pub(crate) mod graph;
 mod launch;
 mod peer;
 mod query;
