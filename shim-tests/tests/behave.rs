@@ -105,3 +105,18 @@ fn small_allocations_on_a_full_gpu() {
         "{ours:#?}"
     );
 }
+
+/// Calls that the driver refuses change nothing: neither the memory of a primary context that somebody tries to
+/// destroy, nor the neighbour of an allocation that a copy would run over.
+#[test]
+fn refused_calls_leave_memory_alone() {
+    let run = Run::new(Source::program("keeps").build()).sim("gpus=1,mem=64M").limit(30);
+    let (native, ours) = (run.clone().native().ok(), run.ok());
+    assert_eq!(native.lines(), ours.lines());
+    assert_eq!(
+        (ours.value("destroy"), ours.value("memset"), ours.value("copy")),
+        ("201", "1", "1"),
+        "{ours:#?}"
+    );
+    assert_eq!((ours.value("wrong0"), ours.value("wrong1")), ("0", "0"), "{ours:#?}");
+}

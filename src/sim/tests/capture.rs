@@ -8,9 +8,8 @@ use common::*;
 use vgmem_abi::*;
 use vgmem_sim::{
     Answer, CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_MERGE,
-    CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
-    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, Fill, HostCall, Machine, NodeContent, StreamRef, Towards,
-    Transfer, ValueOp,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED, Fill, HostCall, Machine, NodeContent, StreamRef, Towards, Transfer,
+    ValueOp,
 };
 
 const UNSUPPORTED: u32 = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
