@@ -181,7 +181,7 @@ fn promises(sim: &str, mode: &str, advertise: &str, host: &str) -> Outcome {
 fn eight_gpus_are_used_to_the_last_percent() {
     let outcome = promises("gpus=8,mem=24G,host=64G", "full", "pool", "4G");
     let (promised, had) = (outcome.number("promised0"), outcome.number("had0"));
-    assert!(promised > 8 * 23 << 30, "{outcome:#?}");
+    assert!(promised > (8 * 23) << 30, "{outcome:#?}");
     assert!(had * 100 >= promised * 99, "{had} of {promised}");
     assert_eq!((outcome.number("wrong"), outcome.number("after")), (0, promised), "{outcome:#?}");
 }
