@@ -134,10 +134,9 @@ impl<D: Device> Pool<D> {
         named
     }
 
+    /// Whether pages that may move lie away from `home`.
     fn is_away(&self, state: &State, slot: u32, home: u8) -> bool {
-        let Some(allocation) = state.allocations.get(slot) else { return false };
-        allocation.home == home
-            && allocation.pages.iter().any(|&id| state.pages.get(id).is_some_and(|p| p.tier != home as usize))
+        self.movable(state, slot, home).any(|(_, tier)| tier != home as usize)
     }
 
     /// Pages of these allocations that only `home` has access to: others must not move under another GPU.

@@ -159,6 +159,10 @@ fn uuid(device: nvmlDevice_t) -> Option<String> {
     let file = unsafe { CStr::from_ptr(object.file) };
     let handle = system::dlopen(Some(file), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
     let ask = system::dlsym(handle, c"nvmlDeviceGetUUID");
+    if !handle.is_null() {
+        // SAFETY: the handle was just opened; the library stays loaded, the program is calling it.
+        unsafe { libc::dlclose(handle) };
+    }
     if ask.is_null() {
         return None;
     }
