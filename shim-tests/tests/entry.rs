@@ -315,3 +315,22 @@ fn one_function_for_both_streams() {
         assert!(ours.lines().contains(&line.as_str()), "{line}: {ours:#?}");
     }
 }
+
+/// The same with the library built without optimisation: its lookup functions must not depend on the optimiser
+/// turning calls into jumps.
+#[test]
+fn the_unoptimised_library_jumps_too() {
+    let built = std::process::Command::new(env!("CARGO"))
+        .current_dir(shim_tests::workspace())
+        .args(["build", "--locked", "-q", "-p", "vgmem"])
+        .status()
+        .expect("cargo starts");
+    assert!(built.success());
+    let library = shim_tests::target().join("debug").join("libvgmem.so");
+    let wrap = Source::library("wrap", "libwrap.so").flags(&["-O0"]).build();
+    let program = Source::program("wrapped").flags(&["-O0"]).links_driver().build();
+    let run = run(&program).native().arg(MORE_THAN_ONE_GPU);
+    let outcome = run.preload_before(&library).preload_after(&wrap).ok();
+    assert_eq!((outcome.value("alloc"), outcome.value("same"), outcome.value("itself")), ("0", "1", "0"));
+    assert!(outcome.number("deepest") <= 1, "{outcome:#?}");
+}

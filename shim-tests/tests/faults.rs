@@ -95,3 +95,15 @@ fn no_fault_ends_the_program() {
     }
     assert!(failed > 2 && refused > 2, "{failed} failed, {refused} refused");
 }
+
+/// Out of memory of a forwarded call: asked again when the pool has kept memory to give back, and only then.
+#[test]
+fn a_forwarded_call_is_made_again_when_memory_was_kept() {
+    let program = Source::program("again").build();
+    let run = |mode: &str| {
+        Run::new(&program).sim("gpus=1,mem=1G,fault=cuStreamCreate#1:2").arg(mode).limit(30).ok()
+    };
+    let (keep, none) = (run("keep"), run("none"));
+    assert_eq!((keep.value("rc"), keep.value("calls")), ("0", "2"), "{keep:#?}");
+    assert_eq!((none.value("rc"), none.value("calls")), ("2", "1"), "{none:#?}");
+}
