@@ -9,11 +9,11 @@ static const size_t GRANULE = (size_t)2 << 20, BLOCK = (size_t)64 << 20;
 static struct driver d;
 static CUdeviceptr blocks[MOST];
 static size_t sizes[MOST];
-static int held;
+static int held, refused;
 
 static size_t take(size_t size, size_t most) {
     size_t got = 0;
-    while (got + size <= most && held < MOST && d.cuMemAlloc(&blocks[held], size) == 0)
+    while (got + size <= most && held < MOST && (refused = d.cuMemAlloc(&blocks[held], size)) == 0)
         sizes[held++] = size, got += size;
     return got;
 }
@@ -67,7 +67,7 @@ int main(int count, char **words) {
         had += take(GRANULE, most == (size_t)-1 ? most : most - had);
         printf("promised%d %zu\nhad%d %zu\n", gpu, promised[gpu], gpu, had);
     }
-    printf("wrong %lu\n", wrong_lines(17));
+    printf("refused %d\nwrong %lu\n", refused, wrong_lines(17));
     while (held) CHECK(d.cuMemFree(blocks[--held]));
     CHECK(d.cuCtxSetCurrent(contexts[0]));
     printf("after %zu\n", told());

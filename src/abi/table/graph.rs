@@ -23,7 +23,7 @@ macro_rules! rows_graph {
         forward sim cuGraphAddKernelNode: cuGraphAddKernelNode_v2@12000 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: usize, e: *const CUDA_KERNEL_NODE_PARAMS);
         forward none cuGraphAddMemAllocNode: cuGraphAddMemAllocNode@11040 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: usize, e: *mut c_void);
         forward none cuGraphAddMemFreeNode: cuGraphAddMemFreeNode@11040 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: usize, e: CUdeviceptr);
-        forward sim cuGraphAddMemcpyNode: cuGraphAddMemcpyNode@10000 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: usize, e: *const CUDA_MEMCPY3D, f: CUcontext);
+        hook sim cuGraphAddMemcpyNode: cuGraphAddMemcpyNode@10000 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: usize, e: *const CUDA_MEMCPY3D, f: CUcontext);
         forward sim cuGraphAddMemsetNode: cuGraphAddMemsetNode@10000 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: usize, e: *const c_void, f: CUcontext);
         forward none cuGraphAddNode: cuGraphAddNode@12020 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: usize, e: *mut c_void);
         forward none cuGraphAddNode: cuGraphAddNode_v2@12030 (a: *mut CUgraphNode, b: CUgraph, c: *const CUgraphNode, d: *const c_void, e: usize, f: *mut c_void);
@@ -53,7 +53,7 @@ macro_rules! rows_graph {
         forward sim cuGraphExecHostNodeSetParams: cuGraphExecHostNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
         forward sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams@10010 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
         forward sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams_v2@12000 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_KERNEL_NODE_PARAMS);
-        forward sim cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_MEMCPY3D, d: CUcontext);
+        hook sim cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_MEMCPY3D, d: CUcontext);
         forward sim cuGraphExecMemsetNodeSetParams: cuGraphExecMemsetNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void, d: CUcontext);
         forward none cuGraphExecNodeSetParams: cuGraphExecNodeSetParams@12020 (a: CUgraphExec, b: CUgraphNode, c: *mut c_void);
         forward sim cuGraphExecUpdate: cuGraphExecUpdate@10020 (a: CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_int);

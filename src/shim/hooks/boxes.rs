@@ -124,6 +124,52 @@ structures! {
     cuMemcpy3DPeerAsync(copy: CUDA_MEMCPY3D_PEER, stream) gives peers(copy);
 }
 
+/// Gives the context that a graph's copy runs in access to both sides; false where the driver shall refuse it.
+///
+/// # Safety
+/// `copy` is NULL or what the driver is about to read.
+unsafe fn node(copy: *const CUDA_MEMCPY3D, context: CUcontext) -> bool {
+    // SAFETY: by contract.
+    let Some(copy) = (unsafe { copy.as_ref() }) else { return true };
+    let Some(ranges) = sides!(copy) else { return false };
+    give_to_context(context, &ranges);
+    give(&ranges)
+}
+
+/// `cuGraphAddMemcpyNode`: the copy runs later, but access can be given now.
+pub unsafe fn cuGraphAddMemcpyNode(
+    real: pointers::cuGraphAddMemcpyNode,
+    made: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    copy: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+) -> CUresult {
+    // SAFETY: the program's own structure.
+    if !unsafe { node(copy, context) } {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(made, graph, after, count, copy, context) }
+}
+
+/// `cuGraphExecMemcpyNodeSetParams`.
+pub unsafe fn cuGraphExecMemcpyNodeSetParams(
+    real: pointers::cuGraphExecMemcpyNodeSetParams,
+    exec: CUgraphExec,
+    of: CUgraphNode,
+    copy: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+) -> CUresult {
+    // SAFETY: the program's own structure.
+    if !unsafe { node(copy, context) } {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(exec, of, copy, context) }
+}
+
 /// Gives access to every copy of a batch; false as [`give`].
 ///
 /// # Safety
