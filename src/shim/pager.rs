@@ -2,9 +2,9 @@
 //!
 //! Strict: the launching thread closes the gate, waits until everything that was submitted is over, lets the engine
 //! exchange pages, and launches. The wait has a deadline, after which the launch goes on with its pages where they
-//! lie: work may wait for work that is launched later. Under pressure each launch leaves a marker (an event) on its
-//! stream, so that the wait is a poll; what was submitted otherwise is waited for with its context, without a
-//! deadline.
+//! lie: work may wait for work that is launched later. Under pressure each launch, and each copy and memset by
+//! address, leaves a marker (an event) on its stream, so that the wait is a poll; what was submitted otherwise (graphs,
+//! boxes, peers, wait-values) is waited for with its context, without a deadline.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,8 +78,8 @@ pub fn before_launch(engine: &Engine, addresses: &[u64]) {
     }
 }
 
-/// A launch was made on this stream of the current context: leaves a marker behind it.
-pub fn after_launch(engine: &Engine, stream: CUstream) {
+/// A launch or copy was given to this stream of the current context: leaves a marker behind it.
+pub fn after_submission(engine: &Engine, stream: CUstream) {
     let Some((context, _)) = engine.current() else { return };
     if engine.pool.on_hold() || !mark(engine, context, stream) {
         unmarked();

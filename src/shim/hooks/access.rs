@@ -3,6 +3,7 @@
 use vgmem_abi::*;
 
 use crate::pager;
+use crate::slot::Slot;
 use crate::start::engine;
 
 /// First address and bytes.
@@ -20,9 +21,6 @@ pub fn give(ranges: &[Range]) -> bool {
         if bytes > 0 && engine.pool.in_arena(address) && !engine.pool.holds(address, bytes as u64) {
             return false;
         }
-    }
-    if ranges.iter().any(|&(address, _)| engine.pool.in_arena(address)) {
-        pager::unmarked();
     }
     if let Some(gpu) = engine.current_of_several() {
         for &(address, bytes) in ranges {
@@ -44,4 +42,27 @@ pub fn give_to_context(context: CUcontext, ranges: &[Range]) {
             engine.pool.use_range(gpu, address, bytes as u64);
         }
     }
+}
+
+/// As [`give`], for calls that leave no marker behind: the pager waits for them with their context.
+#[must_use]
+pub fn give_unmarked(ranges: &[Range]) -> bool {
+    if engine().is_some_and(|engine| ranges.iter().any(|&(address, _)| engine.pool.in_arena(address))) {
+        pager::unmarked();
+    }
+    give(ranges)
+}
+
+/// After a call that gave work to `stream`: leaves the pager's marker behind it. `plain` is the slot of the symbol, by
+/// which the call of a per-thread twin is known: NULL names another stream there.
+#[inline]
+pub fn submitted(rc: CUresult, stream: CUstream, real: usize, plain: &Slot) -> CUresult {
+    if rc == CUDA_SUCCESS
+        && let Some(engine) = pager::needed()
+    {
+        let twin = plain.real().is_some_and(|plain| plain as usize != real);
+        let default = if twin { CU_STREAM_PER_THREAD } else { CU_STREAM_LEGACY };
+        pager::after_submission(engine, if stream.is_null() { default } else { stream });
+    }
+    rc
 }

@@ -6,7 +6,7 @@ use std::slice;
 
 use vgmem_abi::*;
 
-use super::access::{Range, give, give_to_context};
+use super::access::{Range, give_to_context, give_unmarked};
 use crate::start::engine;
 
 /// The bytes from the first to the last that a box of `depth` layers of `rows` rows of `width` bytes covers.
@@ -58,7 +58,7 @@ fn rectangle(copy: &CUDA_MEMCPY2D) -> bool {
     };
     let from = side(copy.srcMemoryType, copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcPitch);
     let to = side(copy.dstMemoryType, copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstPitch);
-    from.zip(to).is_some_and(|(from, to)| give(&[from, to]))
+    from.zip(to).is_some_and(|(from, to)| give_unmarked(&[from, to]))
 }
 
 /// Both sides of a copy of a box, if it is sound; the two structures have the same fields.
@@ -104,7 +104,7 @@ fn peers(copy: &CUDA_MEMCPY3D_PEER) -> bool {
     let Some(ranges) = sides!(copy) else { return false };
     give_to_context(copy.srcContext, &ranges);
     give_to_context(copy.dstContext, &ranges);
-    give(&ranges)
+    give_unmarked(&ranges)
 }
 
 structures! {
@@ -115,9 +115,9 @@ structures! {
     /// `cuMemcpy2DAsync`.
     cuMemcpy2DAsync_v2(copy: CUDA_MEMCPY2D, stream) gives rectangle(copy);
     /// `cuMemcpy3D`.
-    cuMemcpy3D_v2(copy: CUDA_MEMCPY3D) gives sides!(copy).is_some_and(|sides| give(&sides));
+    cuMemcpy3D_v2(copy: CUDA_MEMCPY3D) gives sides!(copy).is_some_and(|sides| give_unmarked(&sides));
     /// `cuMemcpy3DAsync`.
-    cuMemcpy3DAsync_v2(copy: CUDA_MEMCPY3D, stream) gives sides!(copy).is_some_and(|sides| give(&sides));
+    cuMemcpy3DAsync_v2(copy: CUDA_MEMCPY3D, stream) gives sides!(copy).is_some_and(|sides| give_unmarked(&sides));
     /// `cuMemcpy3DPeer`.
     cuMemcpy3DPeer(copy: CUDA_MEMCPY3D_PEER) gives peers(copy);
     /// `cuMemcpy3DPeerAsync`.
@@ -133,7 +133,7 @@ unsafe fn node(copy: *const CUDA_MEMCPY3D, context: CUcontext) -> bool {
     let Some(copy) = (unsafe { copy.as_ref() }) else { return true };
     let Some(ranges) = sides!(copy) else { return false };
     give_to_context(context, &ranges);
-    give(&ranges)
+    give_unmarked(&ranges)
 }
 
 /// `cuGraphAddMemcpyNode`: the copy runs later, but access can be given now.
@@ -170,7 +170,7 @@ pub unsafe fn cuGraphExecMemcpyNodeSetParams(
     unsafe { real(exec, of, copy, context) }
 }
 
-/// Gives access to every copy of a batch; false as [`give`].
+/// Gives access to every copy of a batch; false as [`give_unmarked`].
 ///
 /// # Safety
 /// Each array is NULL or holds `count` entries.
@@ -186,7 +186,7 @@ unsafe fn batch(to: *const CUdeviceptr, from: *const CUdeviceptr, sizes: *const 
             slice::from_raw_parts(sizes, count),
         )
     };
-    to.iter().zip(from).zip(sizes).all(|((&to, &from), &bytes)| give(&[(to, bytes), (from, bytes)]))
+    to.iter().zip(from).zip(sizes).all(|((&to, &from), &bytes)| give_unmarked(&[(to, bytes), (from, bytes)]))
 }
 
 /// `cuMemcpyBatchAsync`, first ABI.
@@ -270,7 +270,7 @@ unsafe fn boxes(boxes: *const c_void, count: usize) -> bool {
             let layer = if operand.layer == 0 { rows } else { operand.layer };
             covered(operand.address, [0; 3], [row, layer], [width, rows, depth])
         };
-        give(&[side(&one.operands[0]), side(&one.operands[1])])
+        give_unmarked(&[side(&one.operands[0]), side(&one.operands[1])])
     })
 }
 

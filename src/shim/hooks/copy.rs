@@ -5,18 +5,23 @@
 
 use vgmem_abi::*;
 
-use super::access::{give, give_to_context};
+use super::access::{give, give_to_context, give_unmarked, submitted};
+use crate::exports::copy::slots;
 
 /// Hooks that give access to the named ranges and pass the call on.
 macro_rules! give_access {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) uses $($address:ident[$bytes:expr])*;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) $(on $stream:ident)?
+        uses $($address:ident[$bytes:expr])*;)*) => { $(
         $(#[$doc])*
         pub unsafe fn $name(real: pointers::$name, $($arg: $type),*) -> CUresult {
             if !give(&[$(($address, $bytes)),*]) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
             // SAFETY: the program's own call, unchanged.
-            unsafe { real($($arg),*) }
+            let rc = unsafe { real($($arg),*) };
+            let streams: &[CUstream] = &[$($stream)?]; // without one, the default stream
+            let stream = streams.first().copied().unwrap_or(std::ptr::null_mut());
+            submitted(rc, stream, real as usize, &slots::$name)
         }
     )* };
 }
@@ -25,19 +30,22 @@ give_access! {
     /// `cuMemcpy`.
     cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) uses to[bytes] from[bytes];
     /// `cuMemcpyAsync`.
-    cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) uses to[bytes] from[bytes];
+    cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) on stream
+        uses to[bytes] from[bytes];
     /// `cuMemcpyHtoD`.
     cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize) uses to[bytes];
     /// `cuMemcpyHtoDAsync`.
-    cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) uses to[bytes];
+    cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) on stream
+        uses to[bytes];
     /// `cuMemcpyDtoH`.
     cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize) uses from[bytes];
     /// `cuMemcpyDtoHAsync`.
-    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) uses from[bytes];
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) on stream
+        uses from[bytes];
     /// `cuMemcpyDtoD`.
     cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) uses to[bytes] from[bytes];
     /// `cuMemcpyDtoDAsync`.
-    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
+    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) on stream
         uses to[bytes] from[bytes];
     /// `cuMemsetD8`.
     cuMemsetD8_v2(to: CUdeviceptr, value: u8, count: usize) uses to[count];
@@ -46,12 +54,12 @@ give_access! {
     /// `cuMemsetD32`.
     cuMemsetD32_v2(to: CUdeviceptr, value: c_uint, count: usize) uses to[count.saturating_mul(4)];
     /// `cuMemsetD8Async`.
-    cuMemsetD8Async(to: CUdeviceptr, value: u8, count: usize, stream: CUstream) uses to[count];
+    cuMemsetD8Async(to: CUdeviceptr, value: u8, count: usize, stream: CUstream) on stream uses to[count];
     /// `cuMemsetD16Async`.
-    cuMemsetD16Async(to: CUdeviceptr, value: u16, count: usize, stream: CUstream)
+    cuMemsetD16Async(to: CUdeviceptr, value: u16, count: usize, stream: CUstream) on stream
         uses to[count.saturating_mul(2)];
     /// `cuMemsetD32Async`.
-    cuMemsetD32Async(to: CUdeviceptr, value: c_uint, count: usize, stream: CUstream)
+    cuMemsetD32Async(to: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) on stream
         uses to[count.saturating_mul(4)];
     /// `cuMemsetD2D8`.
     cuMemsetD2D8_v2(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize)
@@ -65,15 +73,15 @@ give_access! {
     /// `cuMemsetD2D8Async`.
     cuMemsetD2D8Async(
         to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream
-    ) uses to[pitch.saturating_mul(height)];
+    ) on stream uses to[pitch.saturating_mul(height)];
     /// `cuMemsetD2D16Async`.
     cuMemsetD2D16Async(
         to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream
-    ) uses to[pitch.saturating_mul(height)];
+    ) on stream uses to[pitch.saturating_mul(height)];
     /// `cuMemsetD2D32Async`.
     cuMemsetD2D32Async(
         to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream
-    ) uses to[pitch.saturating_mul(height)];
+    ) on stream uses to[pitch.saturating_mul(height)];
     /// `cuMemcpyAtoD`.
     cuMemcpyAtoD_v2(to: CUdeviceptr, array: CUarray, offset: usize, bytes: usize) uses to[bytes];
     /// `cuMemcpyDtoA`.
@@ -81,7 +89,7 @@ give_access! {
     /// `cuMemcpyWithAttributesAsync`.
     cuMemcpyWithAttributesAsync(
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut c_void, stream: CUstream
-    ) uses to[bytes] from[bytes];
+    ) on stream uses to[bytes] from[bytes];
 }
 
 /// `cuMemcpyPeer`.
@@ -93,7 +101,7 @@ pub unsafe fn cuMemcpyPeer(
     from_context: CUcontext,
     bytes: usize,
 ) -> CUresult {
-    if !give(&[(to, bytes), (from, bytes)]) {
+    if !give_unmarked(&[(to, bytes), (from, bytes)]) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     // Either GPU may run the copy, so both need both ranges.
@@ -113,7 +121,7 @@ pub unsafe fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: CUstream,
 ) -> CUresult {
-    if !give(&[(to, bytes), (from, bytes)]) {
+    if !give_unmarked(&[(to, bytes), (from, bytes)]) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     // Either GPU may run the copy, so both need both ranges.

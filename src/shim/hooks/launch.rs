@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use vgmem_abi::*;
 
+use super::access::submitted;
 use crate::exports::execution::slots;
 use crate::pager;
 use crate::real::Functions;
-use crate::slot::Slot;
 use crate::start::{Engine, engine, with_room};
 
 /// Offset and size of each parameter of a function; empty and `known` false where the driver cannot say.
@@ -54,7 +54,7 @@ pub unsafe fn cuLaunchKernel(
     let rc = with_room(|| unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params, extra)
     });
-    launched(rc, stream, is_twin(real as usize, &slots::cuLaunchKernel))
+    submitted(rc, stream, real as usize, &slots::cuLaunchKernel)
 }
 
 /// `cuLaunchKernelEx`.
@@ -71,7 +71,7 @@ pub unsafe fn cuLaunchKernelEx(
     let rc = with_room(|| unsafe { real(config, function, params, extra) });
     // SAFETY: the driver has just read it.
     let stream = unsafe { config.as_ref() }.map_or(std::ptr::null_mut(), |config| config.hStream);
-    launched(rc, stream, is_twin(real as usize, &slots::cuLaunchKernelEx))
+    submitted(rc, stream, real as usize, &slots::cuLaunchKernelEx)
 }
 
 /// `cuLaunchCooperativeKernel`.
@@ -95,7 +95,7 @@ pub unsafe fn cuLaunchCooperativeKernel(
     let rc = with_room(|| unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params)
     });
-    launched(rc, stream, is_twin(real as usize, &slots::cuLaunchCooperativeKernel))
+    submitted(rc, stream, real as usize, &slots::cuLaunchCooperativeKernel)
 }
 
 /// `cuModuleUnload`: its functions' handles may come back.
@@ -110,23 +110,6 @@ pub unsafe fn cuLibraryUnload(real: pointers::cuLibraryUnload, library: CUlibrar
     forget_functions();
     // SAFETY: the program's own call, unchanged.
     unsafe { real(library) }
-}
-
-/// Whether the call came through the per-thread twin of this symbol.
-fn is_twin(real: usize, plain: &Slot) -> bool {
-    plain.real().is_some_and(|plain| plain as usize != real)
-}
-
-/// After a launch: leaves the pager's marker on its stream.
-#[inline]
-fn launched(rc: CUresult, stream: CUstream, twin: bool) -> CUresult {
-    if rc == CUDA_SUCCESS
-        && let Some(engine) = pager::needed()
-    {
-        let default = if twin { CU_STREAM_PER_THREAD } else { CU_STREAM_LEGACY };
-        pager::after_launch(engine, if stream.is_null() { default } else { stream });
-    }
-    rc
 }
 
 /// Before a launch: gives the current GPU access to the allocations that the parameters name, and brings their
