@@ -120,3 +120,16 @@ fn refused_calls_leave_memory_alone() {
     );
     assert_eq!((ours.value("wrong0"), ours.value("wrong1")), ("0", "0"), "{ours:#?}");
 }
+
+/// Plain copies between GPUs, with a link and without: without one they become copies between contexts.
+#[test]
+fn copies_between_gpus_without_a_link() {
+    let program = Source::program("unlinked").build();
+    for link in ["none", "pcie4"] {
+        let run = Run::new(&program).sim(&format!("gpus=2,mem=64M,link={link}")).limit(30);
+        let (native, ours) = (run.clone().native().ok(), run.ok());
+        assert_eq!(native.lines(), ours.lines(), "{link}");
+        assert_eq!(ours.lines().len(), 16);
+        assert!(ours.lines().iter().all(|line| line.ends_with("0, sync 0, wrong 0")), "{link}: {ours:#?}");
+    }
+}

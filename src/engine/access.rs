@@ -39,6 +39,20 @@ impl<D: Device> Pool<D> {
         }
     }
 
+    /// Whether a GPU has access to all pooled pages among the `bytes` bytes from `address` on. Takes no lock.
+    pub fn reaches(&self, gpu: u8, address: u64, bytes: u64) -> bool {
+        let end = address.saturating_add(bytes);
+        let mut at = address;
+        while at < end {
+            match self.map.lookup(at) {
+                Some(id) if !self.map.may_access(id, gpu) => return false,
+                Some(_) => at = (at / GRANULE + 1) * GRANULE,
+                None => return true,
+            }
+        }
+        true
+    }
+
     /// As [`Self::use_range`] for the whole allocation that holds `address`: a kernel may go anywhere in it.
     pub fn use_allocation(&self, gpu: u8, address: u64) {
         let Some(id) = self.map.lookup(address) else { return };

@@ -44,7 +44,7 @@ functions! {
         cuDeviceCanAccessPeer cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid
         cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain
         cuDeviceTotalMem_v2 cuMemAddressReserve cuMemcpyDtoD_v2
-        cuMemcpyDtoDAsync_v2 cuMemCreate cuMemGetInfo_v2 cuMemMap cuMemRelease
+        cuMemcpyDtoDAsync_v2 cuMemCreate cuMemGetInfo_v2 cuPointerGetAttribute cuMemMap cuMemRelease
         cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuStreamCreate cuStreamSynchronize
         cuThreadExchangeStreamCaptureMode;
     optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuKernelGetParamInfo;
@@ -132,6 +132,15 @@ impl Driver {
         // SAFETY: the out-parameter is live.
         let rc = unsafe { (self.call.cuCtxGetCurrent)(&mut context) };
         if rc == CUDA_SUCCESS { context as Context } else { 0 }
+    }
+
+    /// The context that memory of the driver's own belongs to.
+    pub fn context_of(&self, address: CUdeviceptr) -> Option<CUcontext> {
+        let mut context: CUcontext = std::ptr::null_mut();
+        let attribute = CU_POINTER_ATTRIBUTE_CONTEXT;
+        // SAFETY: this attribute is one pointer, which the out-parameter has room for.
+        let rc = unsafe { (self.call.cuPointerGetAttribute)((&raw mut context).cast(), attribute, address) };
+        (rc == CUDA_SUCCESS && !context.is_null()).then_some(context)
     }
 
     /// The GPU of a context.

@@ -60,6 +60,11 @@ impl Slot {
         if real.is_null() { self.resolve() } else { Some(real) }
     }
 
+    /// Whether `real` is the driver's function of this symbol. Does not count as a call.
+    pub fn is_driver_function(&self, real: usize) -> bool {
+        self.real.load(Ordering::Acquire) as usize == real
+    }
+
     /// Whether the program ever called it.
     pub fn reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)

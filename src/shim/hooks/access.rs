@@ -60,7 +60,7 @@ pub fn submitted(rc: CUresult, stream: CUstream, real: usize, plain: &Slot) -> C
     if rc == CUDA_SUCCESS
         && let Some(engine) = pager::needed()
     {
-        let twin = plain.real().is_some_and(|plain| plain as usize != real);
+        let twin = !plain.is_driver_function(real);
         let default = if twin { CU_STREAM_PER_THREAD } else { CU_STREAM_LEGACY };
         pager::after_submission(engine, if stream.is_null() { default } else { stream });
     }

@@ -7,6 +7,7 @@ use vgmem_abi::*;
 
 use super::access::{give, give_to_context, give_unmarked, submitted};
 use crate::exports::copy::slots;
+use crate::start::engine;
 
 /// Hooks that give access to the named ranges and pass the call on.
 macro_rules! give_access {
@@ -27,11 +28,6 @@ macro_rules! give_access {
 }
 
 give_access! {
-    /// `cuMemcpy`.
-    cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) uses to[bytes] from[bytes];
-    /// `cuMemcpyAsync`.
-    cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) on stream
-        uses to[bytes] from[bytes];
     /// `cuMemcpyHtoD`.
     cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize) uses to[bytes];
     /// `cuMemcpyHtoDAsync`.
@@ -42,11 +38,6 @@ give_access! {
     /// `cuMemcpyDtoHAsync`.
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) on stream
         uses from[bytes];
-    /// `cuMemcpyDtoD`.
-    cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) uses to[bytes] from[bytes];
-    /// `cuMemcpyDtoDAsync`.
-    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) on stream
-        uses to[bytes] from[bytes];
     /// `cuMemsetD8`.
     cuMemsetD8_v2(to: CUdeviceptr, value: u8, count: usize) uses to[count];
     /// `cuMemsetD16`.
@@ -90,6 +81,61 @@ give_access! {
     cuMemcpyWithAttributesAsync(
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut c_void, stream: CUstream
     ) on stream uses to[bytes] from[bytes];
+}
+
+/// The contexts of both sides, where the current GPU cannot reach both: without a link between two GPUs the driver
+/// copies plain memory all the same, but mapped memory only as a copy between contexts.
+fn apart(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Option<[CUcontext; 2]> {
+    let engine = engine()?;
+    let gpu = engine.current_of_several()?;
+    if [to, from].iter().all(|&address| engine.pool.reaches(gpu, address, bytes as u64)) {
+        return None;
+    }
+    let owner = |address| match engine.pool.find(address) {
+        Some(found) => Some(found.context as CUcontext),
+        None => engine.pool.device().context_of(address),
+    };
+    Some([owner(to)?, owner(from)?])
+}
+
+/// Hooks of copies between two addresses that may lie on GPUs without a link: without a stream and with one.
+macro_rules! between {
+    ($($(#[$doc:meta])* $name:ident $(on $stream:ident)? by $plain:ident $twin:ident;)*) => { $(
+        $(#[$doc])*
+        pub unsafe fn $name(
+            real: pointers::$name, to: CUdeviceptr, from: CUdeviceptr, bytes: usize, $($stream: CUstream)?
+        ) -> CUresult {
+            if !give(&[(to, bytes), (from, bytes)]) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            let twin = !slots::$name.is_driver_function(real as usize);
+            let peer = if twin { &slots::$twin } else { &slots::$plain };
+            let rc = match apart(to, from, bytes).and_then(|sides| Some((sides, peer.real()?))) {
+                // SAFETY: the driver's copy between contexts, of the same kind of stream; both contexts own their side.
+                Some(([there, here], peer)) => unsafe {
+                    std::mem::transmute::<*mut c_void, pointers::$plain>(peer)(
+                        to, there, from, here, bytes, $($stream)?
+                    )
+                },
+                // SAFETY: the program's own call, unchanged.
+                None => unsafe { real(to, from, bytes, $($stream)?) },
+            };
+            let streams: &[CUstream] = &[$($stream)?];
+            let stream = streams.first().copied().unwrap_or(std::ptr::null_mut());
+            submitted(rc, stream, real as usize, &slots::$name)
+        }
+    )* };
+}
+
+between! {
+    /// `cuMemcpy`.
+    cuMemcpy by cuMemcpyPeer cuMemcpyPeer_ptds;
+    /// `cuMemcpyDtoD`.
+    cuMemcpyDtoD_v2 by cuMemcpyPeer cuMemcpyPeer_ptds;
+    /// `cuMemcpyAsync`.
+    cuMemcpyAsync on stream by cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz;
+    /// `cuMemcpyDtoDAsync`.
+    cuMemcpyDtoDAsync_v2 on stream by cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz;
 }
 
 /// `cuMemcpyPeer`.
