@@ -28,14 +28,8 @@ impl<D: Device> Pool<D> {
     /// would on memory that the GPU cannot reach. Without anything to do this takes no lock.
     pub fn use_range(&self, gpu: u8, address: u64, bytes: u64) {
         let Some(end) = address.checked_add(bytes) else { return };
-        let mut at = address;
-        while at < end {
-            let Some(id) = self.map.lookup(at) else { return };
-            if !self.map.may_access(id, gpu) {
-                self.grant_missing(gpu, at, end);
-                return;
-            }
-            at = (at / GRANULE + 1) * GRANULE;
+        if !self.reaches(gpu, address, bytes) {
+            self.grant_missing(gpu, address, end);
         }
     }
 

@@ -109,7 +109,7 @@ impl<D: Device> Pool<D> {
             let handle = match self.device.create(self.place(piece.tier, request.home), piece.bytes) {
                 Ok(handle) => handle,
                 // The books said there is room but the driver has none: others use the GPU too.
-                Err(DriverError::OUT_OF_MEMORY) if self.release_kept() + self.release_spare() > 0 => continue,
+                Err(DriverError::OUT_OF_MEMORY) if self.release_unused() > 0 => continue,
                 Err(DriverError::OUT_OF_MEMORY) => {
                     self.plan_again(request, build, piece.tier)?;
                     continue;

@@ -22,6 +22,7 @@ use vgmem_policy::{Exchange, PageRef, spill_order};
 use crate::device::{Context, Device, DriverError, Handle};
 use crate::map::PageId;
 use crate::pool::{Around, Pool, State};
+use crate::relocate::wait_firmly;
 
 /// Bytes that one wave copies in one direction, at most: half of the exchange reserve, so that a wave can be under way
 /// while the last one is mapped.
@@ -112,7 +113,7 @@ impl<D: Device> Pool<D> {
             if !progress {
                 break Ok(()); // all is done, or there is no frame anywhere: the rest is used where it lies
             }
-            if let Err(error) = self.wait_for_lanes(context) {
+            if let Err(error) = wait_firmly(|| self.device.wait_copies(context)) {
                 self.abandon(next);
                 break Err(error);
             }
@@ -209,17 +210,6 @@ impl<D: Device> Pool<D> {
     fn abandon(&self, wave: Wave) {
         let lost: u64 = wave.outbound.iter().chain(&wave.inbound).map(|passage| passage.frame.bytes).sum();
         self.lock().lost += lost;
-    }
-
-    fn wait_for_lanes(&self, context: Context) -> Result<(), DriverError> {
-        let mut answer = Ok(());
-        for _ in 0..crate::relocate::WAITS {
-            answer = self.device.wait_copies(context);
-            if answer.is_ok() {
-                break;
-            }
-        }
-        answer
     }
 
     /// Finds a frame for each page at the head of the queue, up to a wave.

@@ -107,6 +107,11 @@ impl<D: Device> Pool<D> {
         }
     }
 
+    /// Gives back all memory that no allocation uses, kept and spare; how many bytes that was.
+    pub fn release_unused(&self) -> u64 {
+        self.release_kept() + self.release_spare()
+    }
+
     /// Gives back everything that was kept for later allocations; how many bytes that was.
     pub fn release_kept(&self) -> u64 {
         let kept = {

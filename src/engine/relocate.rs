@@ -15,7 +15,19 @@ use crate::map::PageId;
 use crate::pool::{Pool, TierAccount};
 
 /// Times that the wait for a copy is tried.
-pub(crate) const WAITS: usize = 3;
+const WAITS: usize = 3;
+
+/// Waits for copies whose end must be known before their memory is touched: an error is asked about again.
+pub(crate) fn wait_firmly(mut wait: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
+    let mut answer = Ok(());
+    for _ in 0..WAITS {
+        answer = wait();
+        if answer.is_ok() {
+            break;
+        }
+    }
+    answer
+}
 
 /// A move that is under way. The new tier is charged, the shadow address taken.
 struct Move {
@@ -132,7 +144,7 @@ impl<D: Device> Pool<D> {
             .and_then(|()| device.copy(job.shadow, job.address, bytes, job.home, job.context));
         // A refused wait says nothing about the copy: while it may be in flight, nothing is unmapped.
         if copied.is_ok()
-            && let Err(error) = self.wait_for_copy(job)
+            && let Err(error) = wait_firmly(|| self.device.drain(job.home, job.context))
         {
             return Outcome::Stayed { error, lost: true };
         }
@@ -152,17 +164,6 @@ impl<D: Device> Pool<D> {
                 Err(error) => Outcome::Broken { error },
             },
         }
-    }
-
-    fn wait_for_copy(&self, job: &Move) -> Result<(), DriverError> {
-        let mut answer = Ok(());
-        for _ in 0..WAITS {
-            answer = self.device.drain(job.home, job.context);
-            if answer.is_ok() {
-                break;
-            }
-        }
-        answer
     }
 
     fn show(&self, job: &Move, handle: Handle) -> Result<(), DriverError> {

@@ -148,7 +148,7 @@ impl Engine {
 #[inline]
 pub fn with_room(call: impl Fn() -> CUresult) -> CUresult {
     let rc = call();
-    let made_room = |engine: &Engine| engine.pool.release_kept() + engine.pool.release_spare() > 0;
+    let made_room = |engine: &Engine| engine.pool.release_unused() > 0;
     if rc == CUDA_ERROR_OUT_OF_MEMORY && engine().is_some_and(made_room) {
         return call();
     }

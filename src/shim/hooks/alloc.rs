@@ -98,18 +98,20 @@ pub unsafe fn cuMemAllocPitch_v2(
 
 /// `cuMemFree`: pooled memory after the work that may use it, as the driver does.
 pub unsafe fn cuMemFree_v2(real: pointers::cuMemFree_v2, address: CUdeviceptr) -> CUresult {
-    if let Some(engine) = engine()
-        && let Freed::Done(answer) = engine.pool.free(address)
-    {
-        return match answer {
-            Ok(()) => CUDA_SUCCESS,
-            // No allocation begins there; a lost context is what the driver would complain of first.
-            Err(DriverError::INVALID_VALUE) => invalid_unless_lost(engine),
-            Err(error) => error.code(),
-        };
-    }
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(address) }
+    free_pooled(address).unwrap_or_else(|| unsafe { real(address) })
+}
+
+/// Frees what the pool holds; `None` where the driver shall answer: the address is none of the pool's.
+fn free_pooled(address: CUdeviceptr) -> Option<CUresult> {
+    let engine = engine()?;
+    let Freed::Done(answer) = engine.pool.free(address) else { return None };
+    Some(match answer {
+        Ok(()) => CUDA_SUCCESS,
+        // No allocation begins there; a lost context is what the driver would complain of first.
+        Err(DriverError::INVALID_VALUE) => invalid_unless_lost(engine),
+        Err(error) => error.code(),
+    })
 }
 
 /// `cuMemFreeAsync`: the driver takes memory of `cuMemAlloc` here too. Pooled memory is freed at once, after all
@@ -119,17 +121,8 @@ pub unsafe fn cuMemFreeAsync(
     address: CUdeviceptr,
     stream: CUstream,
 ) -> CUresult {
-    if let Some(engine) = engine()
-        && let Freed::Done(answer) = engine.pool.free(address)
-    {
-        return match answer {
-            Ok(()) => CUDA_SUCCESS,
-            Err(DriverError::INVALID_VALUE) => invalid_unless_lost(engine),
-            Err(error) => error.code(),
-        };
-    }
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(address, stream) }
+    free_pooled(address).unwrap_or_else(|| unsafe { real(address, stream) })
 }
 
 /// An allocation from the pool for the current context; `None` where the driver shall answer: no context is
