@@ -47,7 +47,8 @@ functions! {
         cuMemcpyDtoDAsync_v2 cuMemCreate cuMemGetInfo_v2 cuPointerGetAttribute cuMemMap cuMemRelease
         cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuStreamCreate cuStreamSynchronize
         cuThreadExchangeStreamCaptureMode;
-    optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuKernelGetParamInfo;
+    optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuFuncLoad cuKernelGetParamInfo cuLaunchKernel
+        cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuModuleGetFunction cuModuleLoadData;
 }
 
 fn address(name: &'static str) -> Option<*mut c_void> {
@@ -181,16 +182,21 @@ impl Driver {
     ) -> Result<T, DriverError> {
         // SAFETY: the driver checks the handle.
         DriverError::check(unsafe { (self.call.cuCtxPushCurrent_v2)(context as CUcontext) })?;
-        let mut mode: c_int = 2; // relaxed: what we do never becomes part of a capture
+        let answer = self.relaxed(work);
+        let mut pushed: CUcontext = std::ptr::null_mut();
+        // SAFETY: undoes the push above on the same thread.
+        unsafe { (self.call.cuCtxPopCurrent_v2)(&mut pushed) };
+        answer
+    }
+
+    /// Runs `work` in the relaxed capture mode: what we do never becomes part of a capture, nor ends one.
+    pub fn relaxed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let mut mode: c_int = 2;
         // SAFETY: the parameter is live; it receives the old mode.
         unsafe { (self.call.cuThreadExchangeStreamCaptureMode)(&mut mode) };
         let answer = work();
-        let mut pushed: CUcontext = std::ptr::null_mut();
-        // SAFETY: undoes the two calls above on the same thread.
-        unsafe {
-            (self.call.cuThreadExchangeStreamCaptureMode)(&mut mode);
-            (self.call.cuCtxPopCurrent_v2)(&mut pushed);
-        }
+        // SAFETY: undoes the call above on the same thread.
+        unsafe { (self.call.cuThreadExchangeStreamCaptureMode)(&mut mode) };
         answer
     }
 

@@ -90,6 +90,31 @@ fn atomic_add(exec: &Exec, args: &Args) -> Answer {
     Ok(())
 }
 
+/// Words of a scan that are looked at together.
+const SCANNED: u64 = 512;
+
+/// The pager's scan for addresses: stores 1 if a word lies in `low..high`, else leaves the result alone.
+fn scan(exec: &Exec, args: &Args) -> Answer {
+    let (address, words, bounds) = (args.u64(0)?, args.u64(1)?, args.u64(2)?..args.u64(3)?);
+    aligned(address, 8)?;
+    let from = exec.read(address, times(words, 8)?)?.cast::<u64>();
+    let mut buffer = [0_u64; SCANNED as usize];
+    for first in (0..words).step_by(SCANNED as usize) {
+        let part = &mut buffer[..(words - first).min(SCANNED) as usize];
+        // SAFETY: `words` words were allowed, of which these are the next ones.
+        unsafe { load(from.add(first as usize), part) };
+        if part.iter().any(|word| bounds.contains(word)) {
+            let result = args.u64(4)?;
+            aligned(result, 4)?;
+            let at = exec.write(result, 4)?.cast::<u32>();
+            // SAFETY: four aligned bytes that stay mapped; others may only use them atomically as well.
+            unsafe { AtomicU32::from_ptr(at) }.store(1, Ordering::Release);
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Passes time; a kernel that lost its memory ends early.
 fn pass(exec: &Exec, micros: u64) {
     let end = Instant::now() + Duration::from_micros(micros);
@@ -136,6 +161,7 @@ pub(super) fn each(to: Add) {
     to("build_table", &[PTR, PTR, U64, U64], Box::new(build_table));
     to("table_sum_f32", &[PTR, PTR, U64, U64], Box::new(table_sum));
     to("atomic_add_u64", &[PTR, U64], Box::new(atomic_add));
+    to("vgmem_scan", &[PTR, U64, PTR, PTR, PTR], Box::new(scan));
     to("sleep_us", &[U64], Box::new(sleep));
     to("write_after_us", &[PTR, U32, U64], Box::new(write_after));
     to("spin_until_u32", &[PTR, U32], Box::new(spin_until));

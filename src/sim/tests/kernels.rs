@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use vgmem_abi::*;
-use vgmem_sim::Machine;
+use vgmem_sim::{Answer, Machine};
 
 /// Numbers that are neither round nor regular.
 fn some(count: usize, seed: u32) -> Vec<f32> {
@@ -228,6 +228,74 @@ fn atomics_of_two_gpus_get_lost_on_the_host_only() {
     assert_eq!(count(CU_MEM_LOCATION_TYPE_DEVICE, 1, 2), 200_000);
     let lossy = (0..20).any(|_| count(CU_MEM_LOCATION_TYPE_HOST, 0, 2) < 200_000);
     assert!(lossy, "atomics of two GPUs on a page of the host came out right 20 times");
+}
+
+/// Whether a scan of `words` words finds something; the flag lies in pinned memory, as the library's does.
+fn scanned(m: &'static Machine, address: u64, words: u64, bounds: (u64, u64)) -> Answer<bool> {
+    let flag = m.host_allocate(4096, 2).unwrap() + 8;
+    let host = flag as *mut u32;
+    // SAFETY: aligned, in memory just allocated, and no kernel runs that uses it.
+    unsafe { host.write(0) };
+    let args = [Long(address), Long(words), Long(bounds.0), Long(bounds.1), Long(flag)];
+    run(m, "vgmem_scan", &args)?;
+    // SAFETY: the kernel is over.
+    let (found, behind) = unsafe { (host.read(), host.add(1).read()) };
+    assert!(found <= 1 && behind == 0, "{found} in the flag, {behind} behind it");
+    Ok(found == 1)
+}
+
+fn put_words(m: &'static Machine, address: u64, words: &[u64]) {
+    let halves: Vec<u32> = words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]).collect();
+    put(m, address, &halves).unwrap();
+}
+
+#[test]
+fn a_scan_finds_addresses_at_the_edges_only() {
+    let m = machine("");
+    let (low, high) = (0x2000_0000_0000, 0x3000_0000_0000);
+    let at = m.allocate(64).unwrap();
+    put_words(m, at, &[0, low - 1, high, u64::MAX, low, 7, high - 1, 8]);
+    let found = |first: u64, words| scanned(m, at + 8 * first, words, (low, high));
+    assert_eq!(found(0, 4), Ok(false));
+    assert_eq!(found(0, 5), Ok(true));
+    assert_eq!(found(4, 1), Ok(true));
+    assert_eq!(found(5, 1), Ok(false));
+    assert_eq!(found(5, 3), Ok(true));
+    assert_eq!(found(7, 1), Ok(false));
+    assert_eq!(found(4, 0), Ok(false), "no words");
+    assert_eq!(scanned(m, at, 8, (9, 9)), Ok(false), "no bounds");
+}
+
+#[test]
+fn a_scan_reads_all_of_a_range_and_nothing_else() {
+    let m = machine("");
+    let at = reserve(m, 3);
+    for number in 0..3 {
+        let place = if number == 1 { common::at(CU_MEM_LOCATION_TYPE_HOST, 0, 0) } else { gpu(0) };
+        page(m, at + number * PAGE, &place);
+    }
+    let (words, wanted) = (3 * PAGE / 8, 0x1234_5678_9abc_u64);
+    fill(m, at, 0, 2 * words).unwrap();
+    for index in [0, 511, 512, PAGE / 8 - 1, PAGE / 8, 2 * PAGE / 8 + 5, words - 1] {
+        assert_eq!(scanned(m, at, words, (wanted, wanted + 1)), Ok(false), "{index}");
+        put_words(m, at + 8 * index, &[wanted]);
+        assert_eq!(scanned(m, at, words, (wanted, wanted + 1)), Ok(true), "{index}");
+        assert_eq!(scanned(m, at, index, (wanted, wanted + 1)), Ok(false), "{index}: in front of it");
+        let behind = scanned(m, at + 8 * (index + 1), words - index - 1, (wanted, wanted + 1));
+        assert_eq!(behind, Ok(false), "{index}: behind it");
+        put_words(m, at + 8 * index, &[0]);
+    }
+    let pinned = m.host_allocate(64, 2).unwrap();
+    put_words(m, pinned, &[0, wanted, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(scanned(m, pinned, 8, (wanted, wanted + 1)), Ok(true), "memory of the host");
+    assert_eq!(scanned(m, at, words + 1, (1, 2)), Err(CUDA_ERROR_ILLEGAL_ADDRESS));
+}
+
+#[test]
+fn a_scan_of_words_that_are_not_aligned_fails() {
+    let m = machine("");
+    let at = m.allocate(64).unwrap();
+    assert_eq!(scanned(m, at + 4, 1, (1, 2)), Err(716));
 }
 
 #[test]
