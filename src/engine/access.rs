@@ -122,6 +122,8 @@ impl<D: Device> Pool<D> {
     }
 
     fn grant_missing(&self, gpu: u8, start: u64, end: u64) {
+        // A hidden page has no mapping to give access to. From now on it has two users, and does not move.
+        self.expose_address(start);
         let missing: Vec<Missing> = {
             let state = self.lock();
             let mut list = Vec::new();

@@ -7,6 +7,7 @@ use vgmem_policy::{GRANULE, Shortage, pieces, place, round_up};
 use crate::device::{Device, DriverError, Handle};
 use crate::map::PageId;
 use crate::pool::{Allocation, Around, Page, Pool, Request, State};
+use crate::uses::Uses;
 
 /// Bytes and tier of each piece, in address order.
 type Plan = Vec<(u64, usize)>;
@@ -177,11 +178,13 @@ impl<D: Device> Pool<D> {
             context: request.context,
             serial,
             pages: Vec::with_capacity(build.made.len()),
+            uses: Uses::default(),
+            pinned: false,
         });
         let mut address = build.base;
         for (piece, handle) in build.made {
             let Piece { bytes, tier } = piece;
-            let id = state.pages.insert(Page { allocation: slot, address, bytes, tier, handle, shadow: 0 });
+            let id = state.pages.insert(Page::new(slot, address, bytes, tier, handle));
             self.map.publish(PageId(id), address, bytes, build.access);
             if let Some(allocation) = state.allocations.get_mut(slot) {
                 allocation.pages.push(id);
@@ -212,6 +215,8 @@ impl<D: Device> Pool<D> {
         allocation.serial = state.serial;
         allocation.bytes = request.bytes;
         allocation.context = request.context;
+        allocation.uses = Uses::default();
+        allocation.pinned = false;
         let (base, pages) = (allocation.base, allocation.pages.clone());
         let slot = state.allocations.insert(allocation);
         for id in pages {

@@ -29,6 +29,9 @@ pub type Handle = u64;
 /// A context of the program, as a number. The engine compares contexts and hands them back.
 pub type Context = u64;
 
+/// A marker behind copies of a lane, as the driver names it.
+pub type Copies = u64;
+
 /// Where physical memory is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -64,6 +67,17 @@ pub trait Device: Send + Sync {
         bytes: u64,
         context: Context,
     ) -> Result<(), DriverError>;
+    /// Puts a marker behind the copies of a lane. Where that cannot be done, waits for them.
+    fn mark_copies(&self, lane: usize, context: Context) -> Result<Copies, DriverError>;
+    /// Whether the copies before a marker are over; the marker must not be asked again once they are, or once this
+    /// fails.
+    fn are_over(&self, copies: Copies, context: Context) -> Result<bool, DriverError>;
+    /// A checksum of the bytes of a range that the GPU has access to, for comparisons. Slow.
+    fn checksum(&self, address: u64, bytes: u64, context: Context) -> Result<u128, DriverError>;
+    /// Bytes changed on their way: the program must not go on.
+    fn stop(&self, what: &str);
+    /// Something that the program may get to feel.
+    fn complain(&self, what: &str);
     /// Waits for the copies of both lanes.
     fn wait_copies(&self, context: Context) -> Result<(), DriverError>;
     /// The context is gone: so is what the driver held for it.

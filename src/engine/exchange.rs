@@ -33,13 +33,13 @@ fn wave_bytes(exchange: u64) -> u64 {
 /// Physical memory that no page uses.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    handle: Handle,
-    tier: usize,
-    bytes: u64,
+    pub(crate) handle: Handle,
+    pub(crate) tier: usize,
+    pub(crate) bytes: u64,
     /// Where it is mapped for the pager's copies.
-    shadow: u64,
+    pub(crate) shadow: u64,
     /// The GPU that has access there: it alone can use the frame.
-    home: u8,
+    pub(crate) home: u8,
 }
 
 /// What an exchange did.
@@ -55,9 +55,9 @@ pub struct Exchanged {
 
 /// For whom pages move.
 #[derive(Clone, Copy)]
-struct For {
-    home: u8,
-    context: Context,
+pub(crate) struct For {
+    pub(crate) home: u8,
+    pub(crate) context: Context,
 }
 
 /// One page on its way into a frame.
@@ -98,6 +98,8 @@ impl<D: Device> Pool<D> {
     /// Brings pages of the named allocations home. See the module's contract.
     pub fn bring(&self, home: u8, context: Context, addresses: &[u64]) -> Result<Exchanged, DriverError> {
         let whom = For { home, context };
+        let mut motions = self.lock_motions();
+        self.finish_motions(&mut motions, |_| true);
         let Exchange { fetch, evict } = self.plan_exchange(whom, addresses);
         let wanted = fetch.len() as u64;
         let (mut fetch, mut evict) = (VecDeque::from(fetch), VecDeque::from(evict));
@@ -127,7 +129,7 @@ impl<D: Device> Pool<D> {
         answer.map(|()| done)
     }
 
-    fn named(&self, state: &State, addresses: &[u64]) -> Vec<u32> {
+    pub(crate) fn named(&self, state: &State, addresses: &[u64]) -> Vec<u32> {
         let mut named: Vec<u32> =
             addresses.iter().filter_map(|&address| self.slot_of(state, address)).collect();
         named.sort_unstable();
@@ -147,11 +149,13 @@ impl<D: Device> Pool<D> {
         slot: u32,
         home: u8,
     ) -> impl Iterator<Item = (PageRef, usize)> + 'a {
-        let pages = state.allocations.get(slot).filter(|a| a.home == home).map_or(&[][..], |a| &a.pages);
+        let pages =
+            state.allocations.get(slot).filter(|a| a.home == home && !a.pinned).map_or(&[][..], |a| &a.pages);
         pages.iter().filter_map(move |&id| {
             let page = state.pages.get(id)?;
             let alone = self.map.access_of(PageId(id)) == 1 << home;
-            alone.then_some((PageRef { page: id, object: slot, bytes: page.bytes }, page.tier))
+            (alone && page.shown)
+                .then_some((PageRef { page: id, object: slot, bytes: page.bytes }, page.tier))
         })
     }
 
@@ -239,14 +243,14 @@ impl<D: Device> Pool<D> {
     }
 
     /// Tiers other than home, nearest first.
-    fn tiers_away(&self, whom: For) -> Vec<usize> {
+    pub(crate) fn tiers_away(&self, whom: For) -> Vec<usize> {
         let state = self.lock();
         let tiers = self.view(&state, whom.home, &Around::default());
         spill_order(&tiers).into_iter().filter(|&tier| tier != whom.home as usize).collect()
     }
 
     /// A spare frame, or a new one where the tier has room; spare frames of other sizes make room.
-    fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
+    pub(crate) fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
         let shadow = {
             let mut state = self.lock();
             if let Some(at) = state
@@ -305,7 +309,7 @@ impl<D: Device> Pool<D> {
         })
     }
 
-    fn spare(&self, frame: Frame) {
+    pub(crate) fn spare(&self, frame: Frame) {
         let mut state = self.lock();
         state.tiers[frame.tier].spare += frame.bytes;
         state.spare.push(frame);
@@ -344,6 +348,7 @@ impl<D: Device> Pool<D> {
     fn commit(&self, whom: For, passage: Passage) -> Result<(), DriverError> {
         let Passage { page, address, frame } = passage;
         let bytes = page.bytes;
+        self.verify(address, bytes, [address, frame.shadow], whom.context);
         let old = {
             let state = self.lock();
             state.pages.get(page.page).map(|page| (page.handle, page.tier, page.shadow))
@@ -386,7 +391,7 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    fn new_shadow(&self, whom: For, bytes: u64, handle: Handle) -> Option<u64> {
+    pub(crate) fn new_shadow(&self, whom: For, bytes: u64, handle: Handle) -> Option<u64> {
         let shadow = self.lock().spans.take(bytes)?;
         if self.reveal(whom, shadow, bytes, handle).is_err() {
             self.lock().spans.give(shadow, bytes);

@@ -1,5 +1,7 @@
 //! Freeing: wait for the work that may use the memory, unmap, give everything back.
 
+use std::sync::atomic::Ordering;
+
 use crate::device::{Context, Device, DriverError};
 use crate::map::PageId;
 use crate::pool::{Allocation, Page, Pool, State};
@@ -35,12 +37,16 @@ impl<D: Device> Pool<D> {
             };
         };
         let allocation = {
-            let mut state = self.lock();
-            let Some(slot) = state.pages.get(id.0).map(|page| page.allocation) else {
+            let mut motions = self.lock_motions();
+            let Some(slot) = self.lock().pages.get(id.0).map(|page| page.allocation) else {
                 return Freed::Done(Err(DriverError::INVALID_VALUE)); // freed by another thread just now
             };
+            // No page of it moves any more, and none begins to until it is withdrawn.
+            self.finish_object(&mut motions, slot);
+            let mut state = self.lock();
             if state.chunks.contains_key(&slot) {
                 drop(state);
+                drop(motions);
                 let invalid = Freed::Done(Err(DriverError::INVALID_VALUE));
                 return self.free_block(slot, address).unwrap_or(invalid);
             }
@@ -65,6 +71,12 @@ impl<D: Device> Pool<D> {
     /// Returns how many there were.
     pub fn free_context(&self, context: Context, gone: bool) -> usize {
         let doomed: Vec<Allocation> = {
+            let mut motions = self.lock_motions();
+            if gone {
+                self.abandon_motions(&mut motions, context);
+            }
+            // Copies of other contexts may be of this one's pages.
+            self.finish_motions(&mut motions, |_| true);
             let mut state = self.lock();
             let slots: Vec<u32> = state
                 .allocations
@@ -150,7 +162,7 @@ impl<D: Device> Pool<D> {
         let mut displaced = Vec::new();
         {
             let mut state = self.lock();
-            let at_home = |id: &u32| state.pages.get(*id).is_some_and(|page| page.tier == home);
+            let at_home = |id: &u32| state.pages.get(*id).is_some_and(|page| page.tier == home && page.shown);
             if allocation.span > self.config.keep_bytes || !allocation.pages.iter().all(at_home) {
                 return Some(allocation);
             }
@@ -231,8 +243,23 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
+    /// Ends the mappings of an allocation's pages; hidden ones have none.
+    fn unmap_shown(&self, allocation: &Allocation) -> Result<(), DriverError> {
+        let pages: Vec<(u64, u64, bool)> = {
+            let state = self.lock();
+            let all = allocation.pages.iter().filter_map(|&id| state.pages.get(id));
+            all.map(|page| (page.address, page.bytes, page.shown)).collect()
+        };
+        let hidden = pages.iter().filter(|page| !page.2).count() as u64;
+        self.hidden.fetch_sub(hidden, Ordering::AcqRel);
+        for run in pages.chunk_by(|page, next| page.2 == next.2).filter(|run| run[0].2) {
+            self.device.unmap(run[0].0, run.iter().map(|page| page.1).sum())?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn retire(&self, allocation: Allocation) -> Result<(), DriverError> {
-        let unmapped = self.device.unmap(allocation.base, allocation.span);
+        let unmapped = self.unmap_shown(&allocation);
         let pages: Vec<_> = {
             let mut state = self.lock();
             allocation.pages.iter().filter_map(|&id| state.pages.remove(id)).collect()

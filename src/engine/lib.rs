@@ -10,6 +10,7 @@ mod exchange;
 mod free;
 mod gate;
 mod map;
+mod overlap;
 mod pool;
 mod relocate;
 mod slab;
@@ -21,12 +22,18 @@ mod testing;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_overlap;
+#[cfg(test)]
 mod tests_pager;
+mod uses;
+mod verify;
 
-pub use device::{Context, Device, DriverError, Handle, Place};
+pub use device::{Context, Copies, Device, DriverError, Handle, Place};
 pub use exchange::Exchanged;
 pub use free::Freed;
 pub use gate::Gate;
 pub use map::{PageId, PageMap};
+pub use overlap::Progress;
 pub use pool::{Config, Found, GpuConfig, Pool, Request};
 pub use snapshot::{Snapshot, TierUse};
+pub use uses::{Ended, Mark, Using};

@@ -1,7 +1,7 @@
 //! The pool's state and what can be asked of it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vgmem_policy::{Amount, Pager, Placement, Tier, TierKind};
@@ -9,9 +9,11 @@ use vgmem_policy::{Amount, Pager, Placement, Tier, TierKind};
 use crate::device::{Context, Device, Handle, Place};
 use crate::exchange::Frame;
 use crate::map::{PageId, PageMap};
+use crate::overlap::Motion;
 use crate::slab::Slab;
 use crate::small::Chunk;
 use crate::spans::Spans;
+use crate::uses::Uses;
 
 /// A GPU of the pool.
 #[derive(Clone, Debug)]
@@ -45,6 +47,8 @@ pub struct Config {
     pub host_exchange: u64,
     /// Bytes of freed memory that may stay mapped on each GPU, ready for the next allocation of that size.
     pub keep_bytes: u64,
+    /// Whether every page's bytes are compared at both ends of every move.
+    pub verify: bool,
 }
 
 /// An allocation to be made.
@@ -88,6 +92,20 @@ pub(crate) struct Page {
     pub(crate) handle: Handle,
     /// Where its memory is mapped besides, for the pager's copies; 0 is nowhere.
     pub(crate) shadow: u64,
+    /// Whether its memory is mapped at its address: not while it moves beside running work, nor afterwards in a
+    /// place that no work uses.
+    pub(crate) shown: bool,
+    /// Whether a copy of it is under way.
+    pub(crate) moving: bool,
+    /// Checksum of its memory when it was hidden; only where moves are verified.
+    pub(crate) sum: Option<u128>,
+}
+
+impl Page {
+    /// A page as it is mapped for a new allocation.
+    pub(crate) fn new(allocation: u32, address: u64, bytes: u64, tier: usize, handle: Handle) -> Page {
+        Page { allocation, address, bytes, tier, handle, shadow: 0, shown: true, moving: false, sum: None }
+    }
 }
 
 #[derive(Debug)]
@@ -99,6 +117,9 @@ pub(crate) struct Allocation {
     pub(crate) context: Context,
     pub(crate) serial: u64,
     pub(crate) pages: Vec<u32>,
+    pub(crate) uses: Uses,
+    /// Something outside knows where its pages lie: they never move.
+    pub(crate) pinned: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -131,6 +152,10 @@ pub(crate) struct State {
     pub(crate) spare: Vec<Frame>,
     /// Uses of allocations, by slot.
     pub(crate) pager: Pager,
+    /// Work that may use any allocation.
+    pub(crate) everything: Uses,
+    /// How far each stream has come.
+    pub(crate) done: Vec<u64>,
     // Pages of deferred, kept and dying allocations keep their numbers until the memory is given back.
     pub(crate) serial: u64,
     /// For each home GPU, the GPUs whose contexts enabled peer access to it.
@@ -155,6 +180,11 @@ pub struct Pool<D: Device> {
     pub(crate) holding: AtomicBool,
     /// Whether pages ever lay away from their home.
     pub(crate) displaced: AtomicBool,
+    /// Pages that are not mapped at their address.
+    pub(crate) hidden: AtomicU64,
+    /// Pages that move beside running work. Locked before the state; held across the calls of a move, none of which
+    /// waits for work of the program.
+    pub(crate) motions: Mutex<Vec<Motion>>,
 }
 
 impl<D: Device> Pool<D> {
@@ -181,6 +211,8 @@ impl<D: Device> Pool<D> {
             kept: Vec::new(),
             spare: Vec::new(),
             pager: Pager::default(),
+            everything: Uses::unknown(),
+            done: Vec::new(),
             serial: 0,
             peers: vec![0; config.gpus.len()],
             contexts: vec![Vec::new(); config.gpus.len()],
@@ -200,6 +232,8 @@ impl<D: Device> Pool<D> {
             state: Mutex::new(state),
             holding: AtomicBool::new(false),
             displaced: AtomicBool::new(false),
+            hidden: AtomicU64::new(0),
+            motions: Mutex::default(),
         }
     }
 

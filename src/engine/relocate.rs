@@ -86,6 +86,8 @@ impl<D: Device> Pool<D> {
     /// returns. `Ok(false)` where the tier has no room or not every GPU with access could reach it. After an
     /// error the page is where it was, unless the driver refused even to map it again.
     pub fn relocate(&self, page: PageId, tier: usize) -> Result<bool, DriverError> {
+        let mut motions = self.lock_motions();
+        self.finish_motions(&mut motions, |_| true);
         let Some(job) = self.plan_move(page, tier) else { return Ok(false) };
         let outcome = self.carry_out(&job);
         self.settle(job, outcome)
@@ -97,9 +99,9 @@ impl<D: Device> Pool<D> {
         let page = state.pages.get(id.0)?;
         let (slot, address, bytes, old_tier, old) =
             (page.allocation, page.address, page.bytes, page.tier, page.handle);
-        let page_shadow = page.shadow;
+        let (page_shadow, shown) = (page.shadow, page.shown);
         let allocation = state.allocations.get(slot)?;
-        let (home, context) = (allocation.home, allocation.context);
+        let (home, context, pinned) = (allocation.home, allocation.context, allocation.pinned);
         let access = self.map.access_of(id);
         let reach = |gpu: usize| self.config.gpus[gpu].distances.get(tier).copied().flatten().is_some();
         let to_host = tier == self.host_tier();
@@ -109,7 +111,7 @@ impl<D: Device> Pool<D> {
         let has_room = |t: &TierAccount| (t.capacity + t.exchange).saturating_sub(t.used) >= bytes;
         let room = state.tiers.get(tier).is_some_and(has_room);
         // A page in one of the pager's frames has a second mapping, which this simple form does not handle.
-        if tier == old_tier || !allowed || !room || page_shadow != 0 {
+        if tier == old_tier || !allowed || !room || page_shadow != 0 || !shown || pinned {
             return None;
         }
         let shadow = state.spans.take(bytes)?;
@@ -147,6 +149,9 @@ impl<D: Device> Pool<D> {
             && let Err(error) = wait_firmly(|| self.device.drain(job.home, job.context))
         {
             return Outcome::Stayed { error, lost: true };
+        }
+        if copied.is_ok() {
+            self.verify(job.address, bytes, [job.address, job.shadow], job.context);
         }
         if let Err(error) = device.unmap(job.shadow, bytes) {
             return Outcome::Stayed { error, lost: true };

@@ -41,6 +41,10 @@ impl<T> Slab<T> {
         self.slots.iter().enumerate().filter_map(|(slot, value)| Some((slot as u32, value.as_ref()?)))
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(slot, value)| Some((slot as u32, value.as_mut()?)))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - 1 - self.free.len()
     }

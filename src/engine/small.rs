@@ -116,6 +116,8 @@ impl<D: Device> Pool<D> {
                 Waited::Refused(error) => return Some(Freed::Done(Err(error))),
             },
         };
+        let mut motions = self.lock_motions();
+        self.finish_object(&mut motions, slot);
         let mut state = self.lock();
         let State { chunks, allocations, .. } = &mut *state;
         let (Some(chunk), Some(allocation)) = (chunks.get_mut(&slot), allocations.get(slot)) else {
@@ -128,6 +130,7 @@ impl<D: Device> Pool<D> {
         state.chunks.remove(&slot);
         let Some(allocation) = self.withdraw(&mut state, slot) else { return invalid };
         drop(state);
+        drop(motions);
         Some(Freed::Done(self.retire(allocation).and(drained)))
     }
 }

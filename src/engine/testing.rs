@@ -1,12 +1,12 @@
 //! A driver for tests: strict books of handles, mappings and access, faults by call number.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Mutex;
 
 use vgmem_policy::{GRANULE, Placement};
 
-use crate::device::{Context, Device, DriverError, Handle, Place};
+use crate::device::{Context, Copies, Device, DriverError, Handle, Place};
 use crate::pool::{Config, GpuConfig, Pool};
 
 pub(crate) const BASE: u64 = 0x2000_0000_0000;
@@ -33,6 +33,28 @@ pub(crate) struct Books {
     pub(crate) fail_at: Option<usize>,
     pub(crate) homes_of_others: Vec<u8>,
     next: Handle,
+    /// Copies that are under way: to and from which memory, and what was there when they began.
+    begun: VecDeque<(Handle, Handle, u64)>,
+    marked: Copies,
+    asked: u64,
+}
+
+impl Books {
+    fn side(&self, address: u64, bytes: u64, gpu: u8) -> Handle {
+        let &(size, handle, access) = self.mapped.get(&address).expect("copy where nothing is mapped");
+        assert!(size == bytes && access >> gpu & 1 == 1, "copy without access");
+        handle
+    }
+
+    fn run_one(&mut self) {
+        let Some((to, from, content)) = self.begun.pop_front() else { return };
+        assert!(
+            self.handles.contains_key(&to) && self.handles.contains_key(&from),
+            "copy of released memory"
+        );
+        assert_eq!(self.contents.get(&from).copied().unwrap_or(0), content, "written while it was copied");
+        self.contents.insert(to, content);
+    }
 }
 
 #[derive(Default)]
@@ -112,23 +134,55 @@ impl Device for Mock {
 
     fn copy(&self, to: u64, from: u64, bytes: u64, gpu: u8, _: Context) -> Result<(), DriverError> {
         let mut books = self.call()?;
-        let side = |address: u64| {
-            let &(size, handle, access) = books.mapped.get(&address).expect("copy where nothing is mapped");
-            assert!(size == bytes && access >> gpu & 1 == 1, "copy without access");
-            handle
-        };
-        let (to, from) = (side(to), side(from));
+        let (to, from) = (books.side(to, bytes, gpu), books.side(from, bytes, gpu));
         let content = books.contents.get(&from).copied().unwrap_or(0);
         books.contents.insert(to, content);
         Ok(())
     }
 
     fn begin_copy(&self, _: usize, to: u64, from: u64, bytes: u64, _: Context) -> Result<(), DriverError> {
-        self.copy(to, from, bytes, 0, 0)
+        let mut books = self.call()?;
+        let (to, from) = (books.side(to, bytes, 0), books.side(from, bytes, 0));
+        let content = books.contents.get(&from).copied().unwrap_or(0);
+        books.begun.push_back((to, from, content));
+        Ok(())
     }
 
+    fn mark_copies(&self, _: usize, _: Context) -> Result<Copies, DriverError> {
+        let mut books = self.call()?;
+        books.marked += 1;
+        Ok(books.marked)
+    }
+
+    /// Copies run one at a time, each when somebody asks for the second time.
+    fn are_over(&self, copies: Copies, _: Context) -> Result<bool, DriverError> {
+        let mut books = self.call()?;
+        books.asked += 1;
+        if books.asked.is_multiple_of(2) {
+            books.run_one();
+        }
+        Ok(books.begun.is_empty() || books.marked - copies >= books.begun.len() as u64)
+    }
+
+    fn checksum(&self, address: u64, bytes: u64, _: Context) -> Result<u128, DriverError> {
+        let books = self.0.lock().unwrap();
+        let &(size, handle, _) = books.mapped.get(&address).expect("checksum where nothing is mapped");
+        assert_eq!(size, bytes);
+        Ok(u128::from(books.contents.get(&handle).copied().unwrap_or(0)))
+    }
+
+    fn stop(&self, what: &str) {
+        panic!("{what}");
+    }
+
+    fn complain(&self, _: &str) {}
+
     fn wait_copies(&self, _: Context) -> Result<(), DriverError> {
-        self.call().map(drop)
+        let mut books = self.call()?;
+        while !books.begun.is_empty() {
+            books.run_one();
+        }
+        Ok(())
     }
 
     fn forget(&self, _: Context) {}
@@ -198,6 +252,7 @@ pub(crate) fn keeping(gpus: &[u64], host: u64, page: u64, placement: Placement, 
         host_budget: host * G,
         host_exchange: 0,
         keep_bytes: keep * G,
+        verify: true,
     };
     Pool::new(mock, config)
 }

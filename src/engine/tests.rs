@@ -12,6 +12,7 @@ pub(crate) fn ask(home: u8, bytes: u64) -> Request {
 
 /// The driver's books agree with the pool's, and everything is accounted for.
 pub(crate) fn check(pool: &Pool<Mock>, totals: &[u64]) {
+    let moving: u64 = pool.lock_motions().iter().map(|motion| motion.bytes()).sum();
     let books = pool.device().0.lock().unwrap();
     let state = pool.lock();
     for (tier, total) in totals.iter().enumerate() {
@@ -20,13 +21,13 @@ pub(crate) fn check(pool: &Pool<Mock>, totals: &[u64]) {
     let pages: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
     let used: u64 = state.tiers.iter().map(|tier| tier.used).sum();
     let spare: u64 = state.tiers.iter().map(|tier| tier.spare).sum();
-    assert_eq!(pages + spare + state.lost, used);
+    assert_eq!(pages + spare + moving + state.lost, used);
     let spans: u64 = state.spans.ranges().iter().map(|r| r.1).sum();
     let held: u64 = state.allocations.iter().map(|(_, a)| a.span).sum::<u64>()
         + state.deferred.iter().chain(&state.kept).map(|a| a.span).sum::<u64>();
     let shadows: u64 =
         state.pages.iter().filter(|(_, page)| page.shadow != 0).map(|(_, page)| page.bytes).sum();
-    assert_eq!(spans + held + shadows + spare, 1024 * G);
+    assert_eq!(spans + held + shadows + spare + moving, 1024 * G);
     let kept: u64 = state.kept.iter().map(|a| a.span).sum();
     assert_eq!(kept, state.tiers.iter().map(|tier| tier.kept).sum::<u64>());
 }

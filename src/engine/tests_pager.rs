@@ -11,7 +11,7 @@ use crate::testing::{FAULT, G, Mock, pool};
 use crate::tests::{ask, check, pages};
 
 /// A GPU of that many granules with an exchange reserve of 4, and a host of 64.
-fn small(gpu: u64) -> Pool<Mock> {
+pub(crate) fn small(gpu: u64) -> Pool<Mock> {
     let mut config = pool(&[gpu], 64, 4, Placement::Home).config().clone();
     config.gpus[0].exchange = 4 * G;
     config.host_exchange = 4 * G;

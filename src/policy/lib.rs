@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod advertise;
+mod ahead;
 mod pager;
 mod pieces;
 mod place;
 
 pub use advertise::{Advertise, Amount, advertised};
+pub use ahead::Standing;
 pub use pager::{Exchange, PageRef, Pager};
 pub use pieces::{GRANULE, Pieces, auto_page_size, pieces, round_up};
 pub use place::{Placement, Shortage, Tier, TierKind, place, spill_order};

@@ -33,17 +33,44 @@ impl History {
         self.last = now;
     }
 
-    /// Launches from the last use to the next, if the past lets that be guessed.
-    fn next_gap(&self) -> Option<u64> {
+    /// The gaps that are expected to repeat, the next one first; empty where nothing is known.
+    fn pattern(&self) -> &[u64] {
         let count = self.gaps.len();
         for length in 1..=LONGEST_PATTERN.min(count / 2) {
             let repeats = (length..count.min(2 * length))
                 .all(|back| near(self.gaps[count - 1 - back], self.gaps[count - 1 - back + length]));
             if repeats && (count >= 2 * length) {
-                return Some(self.gaps[count - length]);
+                return &self.gaps[count - length..];
             }
         }
-        self.gaps.last().copied()
+        &self.gaps[count.saturating_sub(1)..]
+    }
+
+    /// Launches from the last use to the next, if the past lets that be guessed.
+    #[cfg(test)]
+    fn next_gap(&self) -> Option<u64> {
+        self.pattern().first().copied()
+    }
+
+    /// The first expected use after launch `after`, which is `now` or later. What is overdue is expected after as
+    /// long again as it is late: the pattern broke.
+    fn next_use_after(&self, now: u64, after: u64) -> Option<u64> {
+        let pattern = self.pattern();
+        let first = *pattern.first()?;
+        if self.last + first <= now {
+            let late = now + (now - self.last).max(1);
+            return Some(if late > after { late } else { after + (now - self.last).max(1) });
+        }
+        let period: u64 = pattern.iter().sum();
+        let mut at = self.last + (after.saturating_sub(self.last) / period.max(1)) * period;
+        // At most two rounds: `at` is less than a period before `after`.
+        for gap in pattern.iter().chain(pattern) {
+            at += gap;
+            if at > after {
+                return Some(at);
+            }
+        }
+        None
     }
 }
 
@@ -76,7 +103,7 @@ pub struct Exchange {
 #[derive(Clone, Debug, Default)]
 pub struct Pager {
     objects: HashMap<u32, History>,
-    now: u64,
+    pub(crate) now: u64,
 }
 
 impl Pager {
@@ -94,16 +121,19 @@ impl Pager {
     }
 
     /// The launch at which the object is expected next; unknown is never.
-    fn next_use(&self, object: u32) -> u64 {
-        let Some(history) = self.objects.get(&object) else { return u64::MAX };
-        match history.next_gap() {
-            // Overdue: the pattern broke. Expected after as long again as it is late.
-            Some(gap) => match history.last + gap {
-                next if next > self.now => next,
-                _ => self.now + (self.now - history.last).max(1),
-            },
-            None => u64::MAX,
-        }
+    pub(crate) fn next_use(&self, object: u32) -> u64 {
+        self.next_use_after(object, self.now)
+    }
+
+    /// The first expected use after launch `after`; unknown is never.
+    pub(crate) fn next_use_after(&self, object: u32, after: u64) -> u64 {
+        let history = self.objects.get(&object);
+        history.and_then(|history| history.next_use_after(self.now, after)).unwrap_or(u64::MAX)
+    }
+
+    /// The launch that used the object last; 0 is none.
+    pub(crate) fn last_use(&self, object: u32) -> u64 {
+        self.objects.get(&object).map_or(0, |history| history.last)
     }
 
     /// What to move so that the launch finds `missing` at home, with `room` bytes free there.
@@ -116,7 +146,7 @@ impl Pager {
         // Latest use first. Of one object the last page first, so that a fixed front part stays. Among objects
         // without a prediction the one that was used longest ago.
         victims.sort_by_cached_key(|page| {
-            let last = self.objects.get(&page.object).map_or(0, |history| history.last);
+            let last = self.last_use(page.object);
             (Reverse(self.next_use(page.object)), last, page.object, Reverse(page.page))
         });
         let mut plan = Exchange::default();

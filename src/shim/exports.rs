@@ -21,7 +21,17 @@ macro_rules! export {
         }
     };
     (submit $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
-        pass_on! { $base $symbol $hook $args { let pass = crate::gate::pass(); crate::pager::unmarked(); pass } () }
+        pass_on! { $base $symbol $hook $args
+            {
+                if stringify!($base) == "cuLaunchCooperativeKernelMultiDevice" {
+                    crate::pager::unmarked(); // its streams are in a list
+                }
+                (crate::gate::pass(), crate::pager::Use::of_anything())
+            }
+            |(_pass, made), rc| {
+                made.done(rc, crate::pager::default_stream(stream_of!($args), $threaded));
+            }
+        }
     };
     (retry $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal
         ($($arg:ident: $type:ty),*)) => {
@@ -36,7 +46,15 @@ macro_rules! export {
         }
     };
     (wait $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
-        pass_on! { $base $symbol $hook $args { } crate::gate::idle_point() }
+        pass_on! { $base $symbol $hook $args
+            { crate::quiet::before_wait(stringify!($base), handle_of!($args), $threaded) }
+            |_, rc| {
+                crate::pager::noticed(rc);
+                if rc == CUDA_SUCCESS {
+                    crate::gate::idle_point();
+                }
+            }
+        }
     };
     (observe $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal
         ($($arg:ident: $type:ty),*)) => {
@@ -55,20 +73,37 @@ macro_rules! export {
 
 /// Exports without a hook: the driver answers.
 macro_rules! pass_on {
-    ($base:ident $symbol:ident $hook:ident ($($arg:ident: $type:ty),*) $before:block $after:expr) => {
+    ($base:ident $symbol:ident $hook:ident ($($arg:ident: $type:ty),*) $before:block
+        |$held:pat_param, $rc:ident| $after:block) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
             let Some(real) = slots::$symbol.real() else { return slots::$symbol.missing() };
             // SAFETY: as for a hook.
             let real = unsafe { std::mem::transmute::<*mut c_void, pointers::$hook>(real) };
-            let _held = $before;
+            let $held = $before;
             // SAFETY: as for a hook.
-            let rc = unsafe { real($($arg),*) };
-            if rc == CUDA_SUCCESS {
-                $after;
-            }
-            rc
+            let $rc = unsafe { real($($arg),*) };
+            $after
+            $rc
         }
+    };
+}
+
+/// The argument that is a stream; NULL where there is none.
+macro_rules! stream_of {
+    () => { std::ptr::null_mut() };
+    (($($args:tt)*)) => { stream_of!($($args)*) };
+    ($arg:ident: CUstream $($rest:tt)*) => { $arg };
+    ($skipped:tt $($rest:tt)*) => { stream_of!($($rest)*) };
+}
+
+/// The first argument as a number.
+macro_rules! handle_of {
+    (()) => {
+        None
+    };
+    (($arg:ident: $($rest:tt)*)) => {
+        Some($arg as usize)
     };
 }
 

@@ -14,19 +14,21 @@ mod chaos;
 mod exports;
 mod fork;
 mod gate;
+mod graphs;
 mod hooks;
 mod ledger;
 mod log;
 mod lookup;
+mod marks;
 mod nvml;
 mod pager;
+mod quiet;
 mod real;
 mod report;
 mod runtime;
-// Not called yet: the launch hooks will, once functions can be trusted.
-#[allow(dead_code)]
 mod scan;
 mod settings;
 mod slot;
 mod start;
 mod system;
+mod trust;

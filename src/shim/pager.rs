@@ -1,45 +1,51 @@
 //! `VGMEM_PAGING=auto`: before a launch, the pages that it names come home.
 //!
-//! Strict: the launching thread closes the gate, waits until everything that was submitted is over, lets the engine
-//! exchange pages, and launches. The wait has a deadline, after which the launch goes on with its pages where they
-//! lie: work may wait for work that is launched later. Under pressure each launch, and each copy and memset by
-//! address, leaves a marker (an event) on its stream, so that the wait is a poll; what was submitted otherwise (graphs,
-//! boxes, peers, wait-values) is waited for with its context, without a deadline.
+//! Every call that gives work to a GPU asks for a [`Use`] before it and ends it after it. Without pressure a use
+//! notes the stream. Under pressure it leaves a marker on the stream, and before a launch pages move:
+//!
+//! - *strict* (rule S3): the launching thread closes the gate, waits until all that was submitted is over, lets the
+//!   engine exchange pages, and launches.
+//! - *beside running work* (rule S4, `VGMEM_SAFETY=auto`): the launch is of a function that was found to use only what
+//!   it names (`trust`). The thread waits, holding no lock, until its pages are at home, while pages that no work
+//!   names leave for them. What may use anything finds every page mapped, and nothing moves beside it.
+//!
+//! Every wait has a deadline, after which the launch goes on with its pages where they lie: work may wait for work
+//! that is launched later. After a missed deadline nobody waits again until some work is seen complete.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vgmem_abi::*;
-use vgmem_engine::Context;
+use vgmem_engine::{Context, Ended, Progress, Using};
 
-use crate::gate;
 use crate::start::{Engine, engine};
+use crate::trust::{self, Trust};
+use crate::{gate, marks, quiet, scan};
 
-/// How long a launch waits for work before it goes on as things are.
-const DEADLINE: Duration = Duration::from_secs(2);
-/// Event flag: no time stamps.
-const DISABLE_TIMING: c_uint = 2;
+/// How often launches look what to fetch next, at most.
+const LOOK_AHEAD: Duration = Duration::from_micros(200);
+/// Launches that are made strictly after one for which pages had to be mapped again, at first and at most.
+const COOLING: u64 = 64;
+const COOLING_MOST: u64 = 1 << 16;
+/// Times that hidden pages are mapped for one submission.
+const TRIES: usize = 3;
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Something touched pooled memory without leaving a marker. True at the start: nothing had markers then.
-static UNMARKED: AtomicBool = AtomicBool::new(true);
-static MARKS: Mutex<Option<Marks>> = Mutex::new(None);
+/// `VGMEM_SAFETY=auto`.
+static BESIDE: AtomicBool = AtomicBool::new(false);
+/// All work in flight has markers that the pool knows of. Not so before the first wait under pressure.
+static SETTLED: AtomicBool = AtomicBool::new(false);
+/// Launches that are still to be made strictly, and how many the next disturbance costs.
+static COOL: AtomicU64 = AtomicU64::new(0);
+static PENALTY: AtomicU64 = AtomicU64::new(COOLING);
+/// When a launch looked ahead last, in microseconds since the start.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
-/// A stream of a context; the default streams exist once per thread.
-type Key = (Context, usize, i32);
-
-/// One event for each stream, and the streams whose event has not been seen complete.
-#[derive(Default)]
-struct Marks {
-    events: HashMap<Key, usize>,
-    pending: Vec<Key>,
-}
-
-/// Turns the pager on, before the program's first submission.
-pub fn start() {
+/// Turns the pager on, before the program's first submission. `beside`: moves may run beside work.
+pub fn start(beside: bool) {
     ON.store(true, Ordering::SeqCst);
+    BESIDE.store(beside, Ordering::SeqCst);
     gate::turn_on();
 }
 
@@ -49,25 +55,274 @@ pub fn is_needed(engine: &Engine) -> bool {
     ON.load(Ordering::Relaxed) && engine.pool.is_under_pressure()
 }
 
-/// A copy, a memset or a graph is about to use pooled memory.
-#[inline]
-pub fn unmarked() {
-    if ON.load(Ordering::Relaxed) {
-        UNMARKED.store(true, Ordering::SeqCst);
+/// Whether pages may move beside running work, and there is pressure.
+pub fn is_beside(engine: &Engine) -> bool {
+    BESIDE.load(Ordering::Relaxed) && is_needed(engine)
+}
+
+/// What one submission uses, from before the driver's call until after it.
+#[must_use]
+#[derive(Default)]
+pub struct Use {
+    on: bool,
+    using: Using,
+    /// Operands that are scanned behind the launch.
+    scan: Option<(CUfunction, Vec<(u64, u64)>)>,
+}
+
+/// A launch as its parameters show it.
+pub struct Launch<'a> {
+    /// The function or kernel handle.
+    pub function: CUfunction,
+    /// The 8-byte words of its parameters; `None` where the driver cannot say.
+    pub words: Option<&'a [u64]>,
+    /// The stream, never NULL.
+    pub stream: CUstream,
+}
+
+impl Use {
+    /// A submission that uses no pooled memory, or whose pages need not be thought of.
+    #[inline]
+    pub fn noted() -> Use {
+        Use { on: ON.load(Ordering::Relaxed), ..Use::default() }
+    }
+
+    /// A launch. Brings its pages home.
+    pub fn of_launch(engine: &Engine, launch: &Launch) -> Use {
+        let Some((context, gpu)) = engine.current().filter(|_| is_needed(engine)) else {
+            return Use::noted();
+        };
+        if is_captured(engine, launch.stream) {
+            return Use::noted();
+        }
+        let named = pooled(engine, launch.words.unwrap_or(&[]));
+        if !is_beside(engine) {
+            exchange(engine, context, gpu, &named);
+            return Use::noted();
+        }
+        let trust = match launch.words {
+            None => Trust::Opaque,
+            Some(_) => trust::of(engine, launch.function),
+        };
+        if matches!(trust, Trust::Unknown | Trust::Opaque) {
+            return Use::of_opaque_launch(engine, context, gpu, launch, &named, trust);
+        }
+        let mut using = engine.pool.begin_use(&named);
+        if is_disturbed(engine) {
+            show(engine, &mut using);
+            exchange(engine, context, gpu, &named);
+        } else {
+            bring_beside(engine, context, gpu, &mut using);
+        }
+        let mut made = Use { on: true, using, scan: None };
+        if trust == Trust::Sample {
+            made.scan_operands(engine, context, gpu, launch);
+        }
+        made
+    }
+
+    /// A launch of a function that may use anything, or of which nothing is known yet.
+    fn of_opaque_launch(
+        engine: &Engine,
+        context: Context,
+        gpu: u8,
+        launch: &Launch,
+        named: &[u64],
+        trust: Trust,
+    ) -> Use {
+        let mut made = Use::of_anything();
+        if trust == Trust::Opaque {
+            exchange(engine, context, gpu, named);
+            return made;
+        }
+        scan::prepare(engine, context);
+        exchange(engine, context, gpu, named);
+        made.scan_operands(engine, context, gpu, launch);
+        made
+    }
+
+    /// Scans the operands of a launch now and behind it.
+    fn scan_operands(&mut self, engine: &Engine, context: Context, gpu: u8, launch: &Launch) {
+        let Some(ranges) = trust::operands(engine, gpu, launch.words.unwrap_or(&[])) else {
+            return trust::distrust(launch.function);
+        };
+        if let Some(ticket) = trust::scan(engine, context, launch.stream, &ranges) {
+            trust::scanned(launch.function, [ticket]);
+            self.scan = Some((launch.function, ranges));
+        }
+    }
+
+    /// A copy or memset that uses the allocations of these addresses, and nothing else.
+    #[inline]
+    pub fn of_ranges(addresses: impl IntoIterator<Item = u64>) -> Use {
+        match engine().filter(|engine| is_beside(engine)) {
+            None => Use::noted(),
+            Some(engine) => Use::of_addresses(engine, &addresses.into_iter().collect::<Vec<_>>()),
+        }
+    }
+
+    #[cold]
+    fn of_addresses(engine: &Engine, addresses: &[u64]) -> Use {
+        let mut using = engine.pool.begin_use(addresses);
+        show(engine, &mut using);
+        Use { on: true, using, scan: None }
+    }
+
+    /// A submission that may use anything.
+    pub fn of_anything() -> Use {
+        let Some(engine) = engine().filter(|engine| is_beside(engine)) else { return Use::noted() };
+        let using = engine.pool.begin_use_of_everything();
+        if engine.pool.expose_all() > 0 {
+            let penalty = PENALTY.load(Ordering::Relaxed);
+            COOL.store(penalty, Ordering::Relaxed);
+            PENALTY.store((penalty * 2).min(COOLING_MOST), Ordering::Relaxed);
+        }
+        Use { on: true, using, scan: None }
+    }
+
+    /// A graph's launch, whose nodes name these addresses. They are brought home as far as they fit.
+    pub fn of_graph(engine: &Engine, addresses: &[u64]) -> Use {
+        let made = Use::of_anything();
+        if let Some((context, gpu)) = engine.current().filter(|_| is_needed(engine)) {
+            exchange(engine, context, gpu, &pooled(engine, addresses));
+        }
+        made
+    }
+
+    /// After the driver's call: `stream` was given work if it succeeded. Never NULL.
+    #[inline]
+    pub fn done(self, rc: CUresult, stream: CUstream) -> CUresult {
+        if self.on {
+            self.end(rc, stream);
+        }
+        rc
+    }
+
+    fn end(self, rc: CUresult, stream: CUstream) {
+        let Some(engine) = engine() else { return };
+        noticed(rc);
+        let captured = rc == CUDA_SUCCESS && is_captured(engine, stream);
+        if rc != CUDA_SUCCESS || captured {
+            return engine.pool.end_use(self.using, Ended::Nothing);
+        }
+        let Some((context, gpu)) = engine.current() else {
+            lose_track();
+            return engine.pool.end_use(self.using, Ended::Unmarked);
+        };
+        // Another thread cannot leave a marker on a per-thread stream: its owner does so from the beginning.
+        if self.using.is_empty() && !engine.pool.is_under_pressure() && stream != CU_STREAM_PER_THREAD {
+            return marks::note(context, stream);
+        }
+        if let Some((function, ranges)) = &self.scan
+            && let Some(ticket) = trust::scan(engine, context, stream, ranges)
+        {
+            trust::scanned(*function, [ticket]);
+        }
+        let ended = match marks::mark(engine, context, stream) {
+            Some(mark) => Ended::Marked(mark),
+            None => {
+                lose_track();
+                Ended::Unmarked
+            }
+        };
+        engine.pool.end_use(self.using, ended);
+        if is_beside(engine) && is_calm(engine) && time_to_look() {
+            marks::poll(engine);
+            engine.pool.look_ahead(gpu, context);
+        }
     }
 }
 
-/// A launch that names these addresses is about to be made by this thread, which holds a pass.
-pub fn before_launch(engine: &Engine, addresses: &[u64]) {
-    let Some((context, gpu)) = engine.current() else { return };
-    if !engine.pool.note_launch(gpu, addresses) || engine.pool.on_hold() {
+fn pooled(engine: &Engine, words: &[u64]) -> Vec<u64> {
+    words.iter().copied().filter(|&word| engine.pool.lookup(word).is_some()).collect()
+}
+
+/// Whether work given to the stream becomes part of a graph now.
+fn is_captured(engine: &Engine, stream: CUstream) -> bool {
+    let mut status: c_int = 0;
+    engine.pool.on_hold() && {
+        // SAFETY: the out-parameter is live. During another thread's capture the legacy stream answers an error.
+        let rc = unsafe { (engine.pool.device().call.cuStreamIsCapturing)(stream, &mut status) };
+        rc == CUDA_SUCCESS && status != 0
+    }
+}
+
+/// Whether pages may move beside work now.
+pub fn is_calm(engine: &Engine) -> bool {
+    COOL.load(Ordering::Relaxed) == 0 && SETTLED.load(Ordering::SeqCst) && !engine.pool.on_hold()
+}
+
+/// Whether moves beside work have to wait for calmer times. Counts one launch.
+fn is_disturbed(engine: &Engine) -> bool {
+    let calm = is_calm(engine);
+    let cool = COOL.load(Ordering::Relaxed);
+    if cool > 0 {
+        COOL.store(cool - 1, Ordering::Relaxed);
+    }
+    !calm
+}
+
+/// Microseconds of a clock that only goes forward.
+fn micros() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the out-parameter is live.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+}
+
+fn time_to_look() -> bool {
+    let now = micros();
+    let last = LOOKED.load(Ordering::Relaxed);
+    let due = now.saturating_sub(last) >= LOOK_AHEAD.as_micros() as u64;
+    due && LOOKED.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+}
+
+/// Maps what the use names wherever it lies.
+fn show(engine: &Engine, using: &mut Using) {
+    for _ in 0..TRIES {
+        if engine.pool.is_ready(using) {
+            return;
+        }
+        engine.pool.expose(using);
+    }
+}
+
+/// Brings the pages of a launch home while other work runs; leaves them where they are at the deadline.
+fn bring_beside(engine: &Engine, context: Context, gpu: u8, using: &mut Using) {
+    engine.pool.note_use(using);
+    let begin = Instant::now();
+    loop {
+        match engine.pool.advance(gpu, context, using) {
+            Progress::Ready if engine.pool.is_ready(using) => return,
+            Progress::Stuck => break,
+            Progress::Ready | Progress::Waiting => {}
+        }
+        marks::poll(engine);
+        if engine.pool.on_hold() || quiet::has_given_up() {
+            break;
+        }
+        if begin.elapsed() > quiet::DEADLINE {
+            quiet::give_up();
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    show(engine, using);
+}
+
+/// Strictly: exchanges pages for a launch that names these addresses, while nothing runs.
+fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
+    let away = engine.pool.note_launch(gpu, addresses);
+    let unsettled = BESIDE.load(Ordering::Relaxed) && !SETTLED.load(Ordering::SeqCst);
+    if !(away || unsettled) || engine.pool.on_hold() {
         return;
     }
     let exchanged = gate::closed_by_holder(|| {
-        if !is_idle(engine) {
-            log::debug!("pages stay where they are: work goes on");
+        if !quiet::is_idle(engine) {
             return;
         }
+        engine.pool.nothing_in_flight();
+        SETTLED.store(true, Ordering::SeqCst);
         match engine.pool.bring(gpu, context, addresses) {
             Ok(done) => log::trace!("before a launch: {done:?}"),
             Err(error) => log::debug!("pages stay where they are: the driver answered {}", error.code()),
@@ -78,94 +333,77 @@ pub fn before_launch(engine: &Engine, addresses: &[u64]) {
     }
 }
 
-/// A launch or copy was given to this stream of the current context: leaves a marker behind it.
-pub fn after_submission(engine: &Engine, stream: CUstream) {
-    let Some((context, _)) = engine.current() else { return };
-    if engine.pool.on_hold() || !mark(engine, context, stream) {
-        unmarked();
+/// A stream is about to be destroyed: its work may go on.
+pub fn stream_leaves(stream: CUstream) {
+    if let Some(engine) = engine().filter(|_| ON.load(Ordering::Relaxed))
+        && let Some((context, _)) = engine.current()
+        && !is_captured(engine, stream)
+        && !marks::stream_leaves(engine, context, stream)
+    {
+        lose_track();
     }
 }
 
-fn mark(engine: &Engine, context: Context, stream: CUstream) -> bool {
-    let number = stream as usize;
-    // SAFETY: takes no arguments.
-    let thread = if number <= 2 { unsafe { libc::gettid() } } else { 0 };
-    let key = (context, number, thread);
-    let call = &engine.pool.device().call;
-    let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
-    let marks = marks.get_or_insert_default();
-    let event = match marks.events.get(&key) {
-        Some(&event) => event as CUevent,
-        None => {
-            let mut event: CUevent = std::ptr::null_mut();
-            // SAFETY: the out-parameter is live; the stream's context is current.
-            if unsafe { (call.cuEventCreate)(&mut event, DISABLE_TIMING) } != CUDA_SUCCESS {
-                return false;
-            }
-            marks.events.insert(key, event as usize);
-            event
-        }
-    };
-    // SAFETY: our event, on the stream that the program has just launched on.
-    let recorded = unsafe { (call.cuEventRecord)(event, stream) } == CUDA_SUCCESS;
-    if recorded && !marks.pending.contains(&key) {
-        marks.pending.push(key);
-    }
-    recorded
-}
-
-/// A stream is destroyed: its work may go on, and its handle may come back for another stream.
-pub fn stream_destroyed(stream: CUstream) {
-    if !ON.load(Ordering::Relaxed) {
-        return;
-    }
-    unmarked();
-    if let Some(marks) = MARKS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        marks.events.retain(|key, _| key.1 != stream as usize);
-        marks.pending.retain(|key| key.1 != stream as usize);
+/// A stream was destroyed: its handle may come back for another.
+pub fn stream_gone(stream: CUstream) {
+    if ON.load(Ordering::Relaxed) {
+        marks::stream_gone(stream);
     }
 }
 
-/// A context has ended, and its events with it.
-pub fn context_ended(context: Context) {
-    if let Some(marks) = MARKS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        marks.events.retain(|key, _| key.0 != context);
-        marks.pending.retain(|key| key.0 != context);
+/// Work was submitted that leaves no marker.
+pub fn unmarked() {
+    if ON.load(Ordering::Relaxed) {
+        lose_track();
     }
 }
 
-/// Waits until everything that was submitted is over; false at the deadline. The gate is closed.
-fn is_idle(engine: &Engine) -> bool {
-    if UNMARKED.swap(false, Ordering::SeqCst) {
-        let quiet = gate::quiet(engine);
-        if !quiet {
-            UNMARKED.store(true, Ordering::SeqCst);
-        }
-        return quiet;
-    }
-    let call = &engine.pool.device().call;
-    let begin = Instant::now();
-    let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(marks) = marks.as_mut() else { return true };
-    while let Some(key) = marks.pending.last() {
-        let Some(&event) = marks.events.get(key) else {
-            marks.pending.pop();
-            continue;
-        };
-        // SAFETY: an event of ours whose context has not ended.
-        match unsafe { (call.cuEventQuery)(event as CUevent) } {
-            CUDA_SUCCESS => {
-                marks.pending.pop();
-            }
-            CUDA_ERROR_NOT_READY if begin.elapsed() < DEADLINE => std::hint::spin_loop(),
-            _ => return false,
-        }
-    }
-    true
+fn lose_track() {
+    quiet::lose_track();
+    SETTLED.store(false, Ordering::SeqCst);
 }
 
-/// The engine, if its launches have to be looked at.
+/// A capture is about to begin: what it records may use anything, now and later, and nothing can move meanwhile.
+pub fn capture_begins(engine: &Engine) {
+    if is_beside(engine) {
+        engine.pool.expose_all();
+    }
+}
+
+/// An address is about to be asked about, or given away: the driver must know it.
+pub fn asked_about(engine: &Engine, address: u64) {
+    engine.pool.expose_address(address);
+}
+
+/// The stream that NULL names, for the plain function or its per-thread twin.
 #[inline]
-pub fn needed() -> Option<&'static Engine> {
-    engine().filter(|engine| is_needed(engine))
+pub fn default_stream(stream: CUstream, threaded: bool) -> CUstream {
+    match (stream.is_null(), threaded) {
+        (false, _) => stream,
+        (true, false) => CU_STREAM_LEGACY,
+        (true, true) => CU_STREAM_PER_THREAD,
+    }
+}
+
+/// The driver answered this to the program. An illegal address may be our doing where pages were hidden: loud, and
+/// never silent (rule S5).
+#[inline]
+pub fn noticed(rc: CUresult) {
+    if rc == CUDA_ERROR_ILLEGAL_ADDRESS {
+        complain();
+    }
+}
+
+#[cold]
+fn complain() {
+    if let Some(engine) = engine()
+        && BESIDE.load(Ordering::Relaxed)
+        && engine.pool.snapshot().evicted > 0
+        && !COMPLAINED.swap(true, Ordering::SeqCst)
+    {
+        log::error!(
+            "a kernel used an address that is not mapped. If the program runs without the library, a kernel reached \
+             memory that its launch did not name while that was paged out: set VGMEM_SAFETY=strict"
+        );
+    }
 }

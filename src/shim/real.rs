@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vgmem_abi::*;
-use vgmem_engine::{Context, Device, DriverError, Handle, Place};
+use vgmem_engine::{Context, Copies, Device, DriverError, Handle, Place};
 
 use crate::{ledger, slot};
 
@@ -45,9 +45,12 @@ functions! {
         cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain
         cuDeviceTotalMem_v2 cuMemAddressReserve cuMemcpyDtoD_v2
         cuMemcpyDtoDAsync_v2 cuMemCreate cuMemGetInfo_v2 cuPointerGetAttribute cuMemMap cuMemRelease
-        cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuStreamCreate cuStreamSynchronize
+        cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuMemcpyDtoHAsync_v2 cuStreamCreate
+        cuStreamIsCapturing cuStreamQuery cuStreamSynchronize
         cuThreadExchangeStreamCaptureMode;
-    optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuFuncLoad cuKernelGetParamInfo cuLaunchKernel
+    optional: cuDeviceGetP2PAttribute cuFuncGetParamInfo cuFuncLoad cuGraphChildGraphNodeGetGraph cuGraphGetNodes
+        cuGraphKernelNodeGetParams_v2 cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetType
+        cuKernelGetParamInfo cuLaunchKernel
         cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuModuleGetFunction cuModuleLoadData;
 }
 
@@ -78,10 +81,19 @@ pub struct Driver {
     host_budget: u64,
     /// The pager's streams, by context and lane, as numbers.
     lanes: Mutex<HashMap<(Context, usize), usize>>,
+    /// Events that mark copies of a lane and are free, by context, as numbers.
+    events: Mutex<HashMap<Context, Vec<usize>>>,
 }
 
-/// Copy lanes of a context: one each way.
+/// Copy lanes of a context: one each way, and one for checksums.
 const LANES: usize = 2;
+const CHECK: usize = 2;
+/// The marker of copies that were waited for.
+const OVER: Copies = 0;
+/// Bytes that a checksum reads at a time.
+const PART: usize = 4 << 20;
+/// Event flag: no time stamps.
+const DISABLE_TIMING: c_uint = 2;
 /// Stream flag: no waiting for the legacy default stream, and none by it.
 const NON_BLOCKING: c_uint = 1;
 
@@ -106,6 +118,7 @@ impl Driver {
             keys,
             host_budget,
             lanes: Mutex::default(),
+            events: Mutex::default(),
         }
     }
 
@@ -211,6 +224,26 @@ impl Driver {
         DriverError::check(unsafe { (self.call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(*lanes.entry((context, lane)).or_insert(stream as usize) as CUstream)
+    }
+
+    fn lane_events(&self) -> MutexGuard<'_, HashMap<Context, Vec<usize>>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An event for copies in the current context.
+    fn lane_event(&self, context: Context) -> Option<CUevent> {
+        if let Some(event) = self.lane_events().get_mut(&context).and_then(Vec::pop) {
+            return Some(event as CUevent);
+        }
+        let mut event: CUevent = std::ptr::null_mut();
+        // SAFETY: the out-parameter is live; the context is current.
+        let rc = unsafe { (self.call.cuEventCreate)(&mut event, DISABLE_TIMING) };
+        (rc == CUDA_SUCCESS).then_some(event)
+    }
+
+    /// Runs `work` with `context` current and in the relaxed capture mode; whether it gave something.
+    pub fn works_in<T>(&self, context: Context, work: impl FnOnce() -> Option<T>) -> bool {
+        self.within(context, || work().ok_or(DriverError::INVALID_VALUE)).is_ok()
     }
 
     fn make(&self, kind: c_int, id: c_int, bytes: u64) -> Result<Handle, DriverError> {
@@ -338,6 +371,65 @@ impl Device for Driver {
         })
     }
 
+    fn mark_copies(&self, lane: usize, context: Context) -> Result<Copies, DriverError> {
+        self.within(context, || {
+            let stream = self.lane(context, lane)?;
+            if let Some(event) = self.lane_event(context) {
+                // SAFETY: an event of this context, on a stream of ours in it.
+                if unsafe { (self.call.cuEventRecord)(event, stream) } == CUDA_SUCCESS {
+                    return Ok(event as Copies);
+                }
+            }
+            // SAFETY: a stream of ours.
+            DriverError::check(unsafe { (self.call.cuStreamSynchronize)(stream) }).map(|()| OVER)
+        })
+    }
+
+    fn are_over(&self, copies: Copies, context: Context) -> Result<bool, DriverError> {
+        if copies == OVER {
+            return Ok(true);
+        }
+        // SAFETY: an event of ours; its context has not ended, or the engine would not ask.
+        match self.relaxed(|| unsafe { (self.call.cuEventQuery)(copies as CUevent) }) {
+            CUDA_ERROR_NOT_READY => Ok(false),
+            rc => {
+                self.lane_events().entry(context).or_default().push(copies as usize);
+                DriverError::check(rc).map(|()| true)
+            }
+        }
+    }
+
+    fn checksum(&self, address: u64, bytes: u64, context: Context) -> Result<u128, DriverError> {
+        self.within(context, || {
+            let stream = self.lane(context, CHECK)?;
+            let mut part = vec![0u64; PART / 8];
+            let mut sum = 0;
+            for at in (0..bytes).step_by(PART) {
+                let size = PART.min((bytes - at) as usize);
+                // SAFETY: the engine mapped the range; the buffer has room for a part, and is waited for.
+                unsafe {
+                    let to = part.as_mut_ptr().cast();
+                    DriverError::check((self.call.cuMemcpyDtoHAsync_v2)(to, address + at, size, stream))?;
+                    DriverError::check((self.call.cuStreamSynchronize)(stream))?;
+                }
+                sum = part[..size / 8].iter().fold(sum, |sum: u128, &word| {
+                    (sum ^ u128::from(word)).wrapping_mul(0x1_0000_0000_0000_0000_0000_013b).rotate_left(29)
+                });
+            }
+            Ok(sum)
+        })
+    }
+
+    fn stop(&self, what: &str) {
+        log::error!("VGMEM_VERIFY: {what}");
+        // The setting asks for it: going on would spread wrong bytes.
+        std::process::abort();
+    }
+
+    fn complain(&self, what: &str) {
+        log::error!("{what}");
+    }
+
     fn wait_copies(&self, context: Context) -> Result<(), DriverError> {
         self.within(context, || {
             for lane in 0..LANES {
@@ -350,6 +442,7 @@ impl Device for Driver {
     }
 
     fn forget(&self, context: Context) {
+        self.lane_events().remove(&context);
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).retain(|(owner, _), _| *owner != context);
     }
 

@@ -58,6 +58,15 @@ pub enum Report {
     File(String),
 }
 
+/// What pages may do while work runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Safety {
+    /// Nothing: they move while nothing is in flight.
+    Strict,
+    /// They move beside work of functions that were found to use only what they name.
+    Auto,
+}
+
 /// All settings but the log level, which is read first.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -79,6 +88,10 @@ pub struct Settings {
     pub advertise: Advertise,
     /// `VGMEM_PAGING`: whether pages are brought home before launches.
     pub paging: bool,
+    /// `VGMEM_SAFETY`: whether pages may move while work runs.
+    pub safety: Safety,
+    /// `VGMEM_VERIFY`: compare every page's bytes at both ends of every move.
+    pub verify: bool,
     /// `VGMEM_CHAOS`: seed of random page moves, for tests.
     pub chaos: Option<u64>,
     /// `VGMEM_REPORT`
@@ -106,7 +119,7 @@ impl fmt::Display for BadSetting {
 type Parsed<T> = Result<T, ()>;
 
 /// Name of every setting, and what it accepts.
-pub const ACCEPTED: [(&str, &str); 13] = [
+pub const ACCEPTED: [(&str, &str); 15] = [
     ("VGMEM_DEVICES", "all, or ordinals or UUIDs of visible GPUs such as 0,2,3"),
     ("VGMEM_DEVICE_LIMIT", "a size for every GPU such as 20G, or sizes by ordinal such as 0:20G,1:8G"),
     ("VGMEM_DEVICE_RESERVE", "a size for every GPU such as 512M, or sizes by ordinal such as 0:1G,1:512M"),
@@ -116,6 +129,8 @@ pub const ACCEPTED: [(&str, &str); 13] = [
     ("VGMEM_PLACEMENT", "home, interleave or balance"),
     ("VGMEM_ADVERTISE", "device, share or pool"),
     ("VGMEM_PAGING", "off or auto"),
+    ("VGMEM_SAFETY", "strict or auto"),
+    ("VGMEM_VERIFY", "1 or 0"),
     ("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     ("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
     ("VGMEM_LOG", "off, error, warn, info, debug or trace"),
@@ -229,6 +244,14 @@ fn report(text: &str) -> Parsed<Report> {
     }
 }
 
+fn switch(text: &str) -> Parsed<bool> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(()),
+    }
+}
+
 fn level(text: &str) -> Parsed<LevelFilter> {
     text.parse().map_err(drop)
 }
@@ -242,11 +265,7 @@ impl Settings {
     /// Reads all settings.
     pub fn read() -> Result<Settings, BadSetting> {
         refuse_unknown()?;
-        read("VGMEM_DISABLE", false, |text| match text {
-            "0" => Ok(false),
-            "1" => Ok(true), // the library never gets here then
-            _ => Err(()),
-        })?;
+        read("VGMEM_DISABLE", false, switch)?; // where it is 1 the library never gets here
         Ok(Settings {
             devices: read("VGMEM_DEVICES", Devices::All, devices)?,
             device_limit: read("VGMEM_DEVICE_LIMIT", None, |text| per_gpu(text).map(Some))?,
@@ -261,6 +280,12 @@ impl Settings {
                 "auto" => Ok(true),
                 _ => Err(()),
             })?,
+            safety: read("VGMEM_SAFETY", Safety::Strict, |text| match text {
+                "strict" => Ok(Safety::Strict),
+                "auto" => Ok(Safety::Auto),
+                _ => Err(()),
+            })?,
+            verify: read("VGMEM_VERIFY", false, switch)?,
             chaos: read("VGMEM_CHAOS", None, |text| text.parse().map(Some).map_err(drop))?,
             report: read("VGMEM_REPORT", Report::None, report)?,
         })

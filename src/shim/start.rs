@@ -10,8 +10,8 @@ use vgmem_engine::{Config, Context, GpuConfig, Pool};
 use vgmem_policy::{GRANULE, auto_page_size};
 
 use crate::real::{Driver, Functions};
-use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Settings};
-use crate::{chaos, fork, ledger, log as sink, pager, slot};
+use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Safety, Settings};
+use crate::{chaos, fork, ledger, log as sink, marks, pager, scan, slot};
 
 /// First address that is asked for: no host library and no heap lies there, and it does not look like data.
 const ARENA_HINT: u64 = 0x2000_0000_0000;
@@ -100,7 +100,8 @@ pub fn context_ended(context: Context, destroyed: bool) {
     if destroyed {
         DEAD.lock().unwrap_or_else(PoisonError::into_inner).push(context);
     }
-    pager::context_ended(context);
+    marks::context_ended(engine(), context);
+    scan::context_ended(context);
     crate::hooks::graph::context_ended(context);
     ERA.fetch_add(1, Ordering::AcqRel);
 }
@@ -215,7 +216,7 @@ fn begin() -> Result<(), BadSetting> {
     fork::watch();
     let keys = gpus.iter().map(|gpu| gpu.key).collect();
     if settings.paging {
-        pager::start();
+        pager::start(settings.safety == Safety::Auto);
     }
     if let Some(seed) = settings.chaos {
         chaos::start(seed);
@@ -351,6 +352,7 @@ fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, byt
         host_budget: host - exchange(host),
         host_exchange: exchange(host),
         keep_bytes: (smallest / 64).min(KEEP_AT_MOST),
+        verify: settings.verify,
     }
 }
 

@@ -71,8 +71,8 @@ macro_rules! rows_execution {
         submit sim cuStreamBatchMemOp: cuStreamBatchMemOp_v2@11070 / cuStreamBatchMemOp_v2_ptsz@11070 (a: CUstream, b: c_uint, c: *mut c_void, d: c_uint);
         retry sim cuStreamCreate: cuStreamCreate@2000 (a: *mut CUstream, b: c_uint);
         retry sim cuStreamCreateWithPriority: cuStreamCreateWithPriority@5050 (a: *mut CUstream, b: c_uint, c: c_int);
-        observe sim cuStreamDestroy: cuStreamDestroy@2000 (a: CUstream);
-        observe sim cuStreamDestroy: cuStreamDestroy_v2@4000 (a: CUstream);
+        hook sim cuStreamDestroy: cuStreamDestroy@2000 (a: CUstream);
+        hook sim cuStreamDestroy: cuStreamDestroy_v2@4000 (a: CUstream);
         forward sim cuStreamQuery: cuStreamQuery@2000 / cuStreamQuery_ptsz@7000 (a: CUstream);
         wait sim cuStreamSynchronize: cuStreamSynchronize@2000 / cuStreamSynchronize_ptsz@7000 (a: CUstream);
         forward sim cuStreamWaitEvent: cuStreamWaitEvent@3020 / cuStreamWaitEvent_ptsz@7000 (a: CUstream, b: CUevent, c: c_uint);

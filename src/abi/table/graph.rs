@@ -43,7 +43,7 @@ macro_rules! rows_graph {
         forward sim cuGraphEventWaitNodeSetEvent: cuGraphEventWaitNodeSetEvent@11010 (a: CUgraphNode, b: CUevent);
         forward none cuGraphExecBatchMemOpNodeSetParams: cuGraphExecBatchMemOpNodeSetParams@11070 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
         forward sim cuGraphExecChildGraphNodeSetParams: cuGraphExecChildGraphNodeSetParams@11010 (a: CUgraphExec, b: CUgraphNode, c: CUgraph);
-        forward sim cuGraphExecDestroy: cuGraphExecDestroy@10000 (a: CUgraphExec);
+        observe sim cuGraphExecDestroy: cuGraphExecDestroy@10000 (a: CUgraphExec);
         forward sim cuGraphExecEventRecordNodeSetEvent: cuGraphExecEventRecordNodeSetEvent@11010 (a: CUgraphExec, b: CUgraphNode, c: CUevent);
         forward sim cuGraphExecEventWaitNodeSetEvent: cuGraphExecEventWaitNodeSetEvent@11010 (a: CUgraphExec, b: CUgraphNode, c: CUevent);
         forward none cuGraphExecExternalSemaphoresSignalNodeSetParams: cuGraphExecExternalSemaphoresSignalNodeSetParams@11020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
@@ -52,12 +52,12 @@ macro_rules! rows_graph {
         forward none cuGraphExecGetId: cuGraphExecGetId@13010 (a: CUgraphExec, b: *mut c_uint);
         forward sim cuGraphExecHostNodeSetParams: cuGraphExecHostNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
         forward sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams@10010 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
-        forward sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams_v2@12000 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_KERNEL_NODE_PARAMS);
+        observe sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams_v2@12000 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_KERNEL_NODE_PARAMS);
         hook sim cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_MEMCPY3D, d: CUcontext);
         forward sim cuGraphExecMemsetNodeSetParams: cuGraphExecMemsetNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void, d: CUcontext);
         forward none cuGraphExecNodeSetParams: cuGraphExecNodeSetParams@12020 (a: CUgraphExec, b: CUgraphNode, c: *mut c_void);
-        forward sim cuGraphExecUpdate: cuGraphExecUpdate@10020 (a: CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_int);
-        forward sim cuGraphExecUpdate: cuGraphExecUpdate_v2@12000 (a: CUgraphExec, b: CUgraph, c: *mut c_void);
+        observe sim cuGraphExecUpdate: cuGraphExecUpdate@10020 (a: CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_int);
+        observe sim cuGraphExecUpdate: cuGraphExecUpdate_v2@12000 (a: CUgraphExec, b: CUgraph, c: *mut c_void);
         forward none cuGraphExternalSemaphoresSignalNodeGetParams: cuGraphExternalSemaphoresSignalNodeGetParams@11020 (a: CUgraphNode, b: *mut c_void);
         forward none cuGraphExternalSemaphoresSignalNodeSetParams: cuGraphExternalSemaphoresSignalNodeSetParams@11020 (a: CUgraphNode, b: *const c_void);
         forward none cuGraphExternalSemaphoresWaitNodeGetParams: cuGraphExternalSemaphoresWaitNodeGetParams@11020 (a: CUgraphNode, b: *mut c_void);
@@ -69,10 +69,10 @@ macro_rules! rows_graph {
         forward sim cuGraphGetRootNodes: cuGraphGetRootNodes@10000 (a: CUgraph, b: *mut CUgraphNode, c: *mut usize);
         forward sim cuGraphHostNodeGetParams: cuGraphHostNodeGetParams@10000 (a: CUgraphNode, b: *mut c_void);
         forward sim cuGraphHostNodeSetParams: cuGraphHostNodeSetParams@10000 (a: CUgraphNode, b: *const c_void);
-        forward sim cuGraphInstantiate: cuGraphInstantiate@10000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
-        retry sim cuGraphInstantiateWithFlags: cuGraphInstantiateWithFlags@11040 (a: *mut CUgraphExec, b: CUgraph, c: u64);
-        retry sim cuGraphInstantiateWithParams: cuGraphInstantiateWithParams@12000 / cuGraphInstantiateWithParams_ptsz@12000 (a: *mut CUgraphExec, b: CUgraph, c: *mut c_void);
-        retry sim cuGraphInstantiate: cuGraphInstantiate_v2@11000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
+        hook sim cuGraphInstantiate: cuGraphInstantiate@10000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
+        hook sim cuGraphInstantiateWithFlags: cuGraphInstantiateWithFlags@11040 (a: *mut CUgraphExec, b: CUgraph, c: u64);
+        hook sim cuGraphInstantiateWithParams: cuGraphInstantiateWithParams@12000 / cuGraphInstantiateWithParams_ptsz@12000 (a: *mut CUgraphExec, b: CUgraph, c: *mut c_void);
+        hook sim cuGraphInstantiate: cuGraphInstantiate_v2@11000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
         forward none cuGraphKernelNodeCopyAttributes: cuGraphKernelNodeCopyAttributes@11000 (a: CUgraphNode, b: CUgraphNode);
         forward none cuGraphKernelNodeGetAttribute: cuGraphKernelNodeGetAttribute@11000 (a: CUgraphNode, b: c_int, c: *mut c_void);
         forward sim cuGraphKernelNodeGetParams: cuGraphKernelNodeGetParams@10000 (a: CUgraphNode, b: *mut c_void);
@@ -80,7 +80,7 @@ macro_rules! rows_graph {
         forward none cuGraphKernelNodeSetAttribute: cuGraphKernelNodeSetAttribute@11000 (a: CUgraphNode, b: c_int, c: *const c_void);
         forward sim cuGraphKernelNodeSetParams: cuGraphKernelNodeSetParams@10000 (a: CUgraphNode, b: *const c_void);
         forward sim cuGraphKernelNodeSetParams: cuGraphKernelNodeSetParams_v2@12000 (a: CUgraphNode, b: *const CUDA_KERNEL_NODE_PARAMS);
-        submit sim cuGraphLaunch: cuGraphLaunch@10000 / cuGraphLaunch_ptsz@10000 (a: CUgraphExec, b: CUstream);
+        hook sim cuGraphLaunch: cuGraphLaunch@10000 / cuGraphLaunch_ptsz@10000 (a: CUgraphExec, b: CUstream);
         forward none cuGraphMemAllocNodeGetParams: cuGraphMemAllocNodeGetParams@11040 (a: CUgraphNode, b: *mut c_void);
         forward sim cuGraphMemFreeNodeGetParams: cuGraphMemFreeNodeGetParams@11040 (a: CUgraphNode, b: *mut CUdeviceptr);
         forward none cuGraphMemcpyNodeGetParams: cuGraphMemcpyNodeGetParams@10000 (a: CUgraphNode, b: *mut CUDA_MEMCPY3D);

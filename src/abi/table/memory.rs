@@ -55,7 +55,7 @@ macro_rules! rows_memory {
         forward sim cuMemGetAllocationGranularity: cuMemGetAllocationGranularity@10020 (a: *mut usize, b: *const CUmemAllocationProp, c: c_int);
         forward sim cuMemGetAllocationPropertiesFromHandle: cuMemGetAllocationPropertiesFromHandle@10020 (a: *mut CUmemAllocationProp, b: CUmemHandle);
         forward none cuMemGetDefaultMemPool: cuMemGetDefaultMemPool@13000 (a: *mut CUmemoryPool, b: *mut CUmemLocation, c: c_int);
-        forward none cuMemGetHandleForAddressRange: cuMemGetHandleForAddressRange@11070 (a: *mut c_void, b: CUdeviceptr, c: usize, d: c_int, e: u64);
+        hook none cuMemGetHandleForAddressRange: cuMemGetHandleForAddressRange@11070 (a: *mut c_void, b: CUdeviceptr, c: usize, d: c_int, e: u64);
         forward none cuMemGetInfo: cuMemGetInfo@2000 (a: *mut c_uint, b: *mut c_uint);
         hook sim cuMemGetInfo: cuMemGetInfo_v2@3020 (a: *mut usize, b: *mut usize);
         forward none cuMemGetLocationInfo: cuMemGetLocationInfo@13040 (a: CUdeviceptr, b: usize, c: usize, d: usize, e: *mut CUmemLocation);

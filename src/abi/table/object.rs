@@ -60,7 +60,7 @@ macro_rules! rows_object {
         forward none cuTensorMapEncodeTiled: cuTensorMapEncodeTiled@12000 (a: *mut c_void, b: c_int, c: u32, d: *mut c_void, e: *const u64, f: *const u64, g: *const u32, h: *const u32, i: c_int, j: c_int, k: c_int, l: c_int);
         forward none cuTensorMapReplaceAddress: cuTensorMapReplaceAddress@12000 (a: *mut c_void, b: *mut c_void);
         forward none cuTensorMapSetAllocationClass: cuTensorMapSetAllocationClass@13050 (a: *mut c_void, b: c_int, c: *mut c_int);
-        forward none cuTexObjectCreate: cuTexObjectCreate@5000 (a: *mut u64, b: *const c_void, c: *const c_void, d: *const c_void);
+        hook none cuTexObjectCreate: cuTexObjectCreate@5000 (a: *mut u64, b: *const c_void, c: *const c_void, d: *const c_void);
         forward none cuTexObjectDestroy: cuTexObjectDestroy@5000 (a: u64);
         forward none cuTexObjectGetResourceDesc: cuTexObjectGetResourceDesc@5000 (a: *mut c_void, b: u64);
         forward none cuTexObjectGetResourceViewDesc: cuTexObjectGetResourceViewDesc@5000 (a: *mut c_void, b: u64);
@@ -82,10 +82,10 @@ macro_rules! rows_object {
         forward none cuTexRefGetMipmappedArray: cuTexRefGetMipmappedArray@5000 (a: *mut CUmipmappedArray, b: CUtexref);
         forward none cuTexRefSetAddress: cuTexRefSetAddress@2000 (a: *mut c_uint, b: CUtexref, c: u32, d: c_uint);
         forward none cuTexRefSetAddress2D: cuTexRefSetAddress2D@2020 (a: CUtexref, b: *const c_void, c: u32, d: c_uint);
-        forward none cuTexRefSetAddress2D: cuTexRefSetAddress2D_v2@3020 (a: CUtexref, b: *const c_void, c: CUdeviceptr, d: usize);
-        forward none cuTexRefSetAddress2D: cuTexRefSetAddress2D_v3@4010 (a: CUtexref, b: *const c_void, c: CUdeviceptr, d: usize);
+        hook none cuTexRefSetAddress2D: cuTexRefSetAddress2D_v2@3020 (a: CUtexref, b: *const c_void, c: CUdeviceptr, d: usize);
+        hook none cuTexRefSetAddress2D: cuTexRefSetAddress2D_v3@4010 (a: CUtexref, b: *const c_void, c: CUdeviceptr, d: usize);
         forward none cuTexRefSetAddressMode: cuTexRefSetAddressMode@2000 (a: CUtexref, b: c_int, c: c_int);
-        forward none cuTexRefSetAddress: cuTexRefSetAddress_v2@3020 (a: *mut usize, b: CUtexref, c: CUdeviceptr, d: usize);
+        hook none cuTexRefSetAddress: cuTexRefSetAddress_v2@3020 (a: *mut usize, b: CUtexref, c: CUdeviceptr, d: usize);
         forward none cuTexRefSetArray: cuTexRefSetArray@2000 (a: CUtexref, b: CUarray, c: c_uint);
         forward none cuTexRefSetBorderColor: cuTexRefSetBorderColor@8000 (a: CUtexref, b: *mut f32);
         forward none cuTexRefSetFilterMode: cuTexRefSetFilterMode@2000 (a: CUtexref, b: c_int);

@@ -2,20 +2,34 @@
 
 use vgmem_abi::*;
 
-use crate::pager;
+use crate::pager::{Use, default_stream};
 use crate::slot::Slot;
 use crate::start::engine;
 
 /// First address and bytes.
 pub type Range = (CUdeviceptr, usize);
 
-/// The current GPU is about to use these ranges. In a program on one GPU it has access already.
+/// The current GPU is about to use these ranges, in work that the caller submits next and then ends the use of. In a
+/// program on one GPU it has access already.
+///
+/// `None` as [`reach`] is false.
+#[inline]
+pub fn give(ranges: &[Range]) -> Option<Use> {
+    let made = Use::of_ranges(ranges.iter().map(|&(address, _)| address));
+    if reach(ranges) {
+        return Some(made);
+    }
+    made.done(CUDA_ERROR_INVALID_VALUE, CU_STREAM_LEGACY);
+    None
+}
+
+/// Gives the current GPU access to ranges.
 ///
 /// False where a range begins in the arena but in no allocation, or ends behind its allocation. The memory there may be
 /// mapped, as another allocation's or kept for the next one, so the driver would not notice.
 #[inline]
 #[must_use]
-pub fn give(ranges: &[Range]) -> bool {
+pub fn reach(ranges: &[Range]) -> bool {
     let Some(engine) = engine() else { return true };
     for &(address, bytes) in ranges {
         if bytes > 0 && engine.pool.in_arena(address) && !engine.pool.holds(address, bytes as u64) {
@@ -44,25 +58,9 @@ pub fn give_to_context(context: CUcontext, ranges: &[Range]) {
     }
 }
 
-/// As [`give`], for calls that leave no marker behind: the pager waits for them with their context.
-#[must_use]
-pub fn give_unmarked(ranges: &[Range]) -> bool {
-    if engine().is_some_and(|engine| ranges.iter().any(|&(address, _)| engine.pool.in_arena(address))) {
-        pager::unmarked();
-    }
-    give(ranges)
-}
-
-/// After a call that gave work to `stream`: leaves the pager's marker behind it. `plain` is the slot of the symbol, by
-/// which the call of a per-thread twin is known: NULL names another stream there.
+/// The stream that a call names. `plain` is the slot of the symbol, by which the call of a per-thread twin is known:
+/// NULL names another stream there.
 #[inline]
-pub fn submitted(rc: CUresult, stream: CUstream, real: usize, plain: &Slot) -> CUresult {
-    if rc == CUDA_SUCCESS
-        && let Some(engine) = pager::needed()
-    {
-        let twin = !plain.is_driver_function(real);
-        let default = if twin { CU_STREAM_PER_THREAD } else { CU_STREAM_LEGACY };
-        pager::after_submission(engine, if stream.is_null() { default } else { stream });
-    }
-    rc
+pub fn stream_of(stream: CUstream, real: usize, plain: &Slot) -> CUstream {
+    if stream.is_null() { default_stream(stream, !plain.is_driver_function(real)) } else { stream }
 }

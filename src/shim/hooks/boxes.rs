@@ -6,7 +6,9 @@ use std::slice;
 
 use vgmem_abi::*;
 
-use super::access::{Range, give_to_context, give_unmarked};
+use super::access::{Range, give, give_to_context, reach, stream_of};
+use crate::exports::copy::slots;
+use crate::pager::Use;
 use crate::start::engine;
 
 /// The bytes from the first to the last that a box of `depth` layers of `rows` rows of `width` bytes covers.
@@ -46,10 +48,10 @@ fn is_address(memory: c_int) -> bool {
     matches!(memory, CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED)
 }
 
-/// Gives access to both sides of a copy of a rectangle; false where the driver shall refuse it.
-fn rectangle(copy: &CUDA_MEMCPY2D) -> bool {
+/// Gives access to both sides of a copy of a rectangle; `None` where the driver shall refuse it.
+fn rectangle(copy: &CUDA_MEMCPY2D) -> Option<Use> {
     if !is_pooled([copy.srcDevice, copy.dstDevice]) {
-        return true;
+        return Some(Use::noted());
     }
     let size = [copy.WidthInBytes, copy.Height, 1];
     let side = |memory, address, x, y, pitch: usize| {
@@ -58,7 +60,7 @@ fn rectangle(copy: &CUDA_MEMCPY2D) -> bool {
     };
     let from = side(copy.srcMemoryType, copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcPitch);
     let to = side(copy.dstMemoryType, copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstPitch);
-    from.zip(to).is_some_and(|(from, to)| give_unmarked(&[from, to]))
+    from.zip(to).and_then(|(from, to)| give(&[from, to]))
 }
 
 /// Both sides of a copy of a box, if it is sound; the two structures have the same fields.
@@ -88,23 +90,27 @@ macro_rules! structures {
             real: pointers::$name, $copy: *const $type, $($stream: CUstream)?
         ) -> CUresult {
             // SAFETY: NULL, or the structure that the driver is about to read.
-            if let Some($copy) = unsafe { $copy.as_ref() }
-                && !$ranges
-            {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            let made = match unsafe { $copy.as_ref() } {
+                None => Some(Use::noted()),
+                Some($copy) => $ranges,
+            };
+            let Some(made) = made else { return CUDA_ERROR_INVALID_VALUE };
             // SAFETY: the program's own call, unchanged.
-            unsafe { real($copy, $($stream)?) }
+            let rc = unsafe { real($copy, $($stream)?) };
+            let streams: &[CUstream] = &[$($stream)?];
+            let stream = streams.first().copied().unwrap_or(std::ptr::null_mut());
+            made.done(rc, stream_of(stream, real as usize, &slots::$name))
         }
     )* };
 }
 
 /// Gives both contexts of a peer copy access to both sides.
-fn peers(copy: &CUDA_MEMCPY3D_PEER) -> bool {
-    let Some(ranges) = sides!(copy) else { return false };
+fn peers(copy: &CUDA_MEMCPY3D_PEER) -> Option<Use> {
+    let ranges = sides!(copy)?;
+    let made = give(&ranges)?;
     give_to_context(copy.srcContext, &ranges);
     give_to_context(copy.dstContext, &ranges);
-    give_unmarked(&ranges)
+    Some(made)
 }
 
 structures! {
@@ -115,9 +121,9 @@ structures! {
     /// `cuMemcpy2DAsync`.
     cuMemcpy2DAsync_v2(copy: CUDA_MEMCPY2D, stream) gives rectangle(copy);
     /// `cuMemcpy3D`.
-    cuMemcpy3D_v2(copy: CUDA_MEMCPY3D) gives sides!(copy).is_some_and(|sides| give_unmarked(&sides));
+    cuMemcpy3D_v2(copy: CUDA_MEMCPY3D) gives sides!(copy).and_then(|sides| give(&sides));
     /// `cuMemcpy3DAsync`.
-    cuMemcpy3DAsync_v2(copy: CUDA_MEMCPY3D, stream) gives sides!(copy).is_some_and(|sides| give_unmarked(&sides));
+    cuMemcpy3DAsync_v2(copy: CUDA_MEMCPY3D, stream) gives sides!(copy).and_then(|sides| give(&sides));
     /// `cuMemcpy3DPeer`.
     cuMemcpy3DPeer(copy: CUDA_MEMCPY3D_PEER) gives peers(copy);
     /// `cuMemcpy3DPeerAsync`.
@@ -133,7 +139,7 @@ unsafe fn node(copy: *const CUDA_MEMCPY3D, context: CUcontext) -> bool {
     let Some(copy) = (unsafe { copy.as_ref() }) else { return true };
     let Some(ranges) = sides!(copy) else { return false };
     give_to_context(context, &ranges);
-    give_unmarked(&ranges)
+    reach(&ranges)
 }
 
 /// `cuGraphAddMemcpyNode`: the copy runs later, but access can be given now.
@@ -170,13 +176,18 @@ pub unsafe fn cuGraphExecMemcpyNodeSetParams(
     unsafe { real(exec, of, copy, context) }
 }
 
-/// Gives access to every copy of a batch; false as [`give_unmarked`].
+/// Gives access to every copy of a batch; `None` as [`give`].
 ///
 /// # Safety
 /// Each array is NULL or holds `count` entries.
-unsafe fn batch(to: *const CUdeviceptr, from: *const CUdeviceptr, sizes: *const usize, count: usize) -> bool {
+unsafe fn batch(
+    to: *const CUdeviceptr,
+    from: *const CUdeviceptr,
+    sizes: *const usize,
+    count: usize,
+) -> Option<Use> {
     if to.is_null() || from.is_null() || sizes.is_null() {
-        return true;
+        return Some(Use::noted());
     }
     // SAFETY: by contract.
     let (to, from, sizes) = unsafe {
@@ -186,7 +197,9 @@ unsafe fn batch(to: *const CUdeviceptr, from: *const CUdeviceptr, sizes: *const 
             slice::from_raw_parts(sizes, count),
         )
     };
-    to.iter().zip(from).zip(sizes).all(|((&to, &from), &bytes)| give_unmarked(&[(to, bytes), (from, bytes)]))
+    let sides =
+        to.iter().zip(from).zip(sizes).flat_map(|((&to, &from), &bytes)| [(to, bytes), (from, bytes)]);
+    give(&sides.collect::<Vec<_>>())
 }
 
 /// `cuMemcpyBatchAsync`, first ABI.
@@ -203,11 +216,10 @@ pub unsafe fn cuMemcpyBatchAsync(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same arrays.
-    if !unsafe { batch(to, from, sizes, count) } {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    let Some(made) = (unsafe { batch(to, from, sizes, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, failed, stream) }
+    let rc = unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, failed, stream) };
+    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpyBatchAsync))
 }
 
 /// `cuMemcpyBatchAsync`, second ABI.
@@ -223,11 +235,10 @@ pub unsafe fn cuMemcpyBatchAsync_v2(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same arrays.
-    if !unsafe { batch(to, from, sizes, count) } {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    let Some(made) = (unsafe { batch(to, from, sizes, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, stream) }
+    let rc = unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, stream) };
+    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpyBatchAsync_v2))
 }
 
 /// One box of a batch: two operands and a size, as the driver lays them out.
@@ -253,13 +264,13 @@ const OPERAND_IS_ADDRESS: c_int = 1;
 
 /// # Safety
 /// `boxes` is NULL or holds `count` boxes.
-unsafe fn boxes(boxes: *const c_void, count: usize) -> bool {
+unsafe fn boxes(boxes: *const c_void, count: usize) -> Option<Use> {
     if boxes.is_null() {
-        return true;
+        return Some(Use::noted());
     }
     // SAFETY: by contract.
     let list = unsafe { slice::from_raw_parts(boxes.cast::<BatchBox>(), count) };
-    list.iter().all(|one| {
+    let sides = list.iter().flat_map(|one| {
         let [width, rows, depth] = one.size;
         let side = |operand: &Operand| {
             if operand.kind != OPERAND_IS_ADDRESS {
@@ -270,8 +281,9 @@ unsafe fn boxes(boxes: *const c_void, count: usize) -> bool {
             let layer = if operand.layer == 0 { rows } else { operand.layer };
             covered(operand.address, [0; 3], [row, layer], [width, rows, depth])
         };
-        give_unmarked(&[side(&one.operands[0]), side(&one.operands[1])])
-    })
+        [side(&one.operands[0]), side(&one.operands[1])]
+    });
+    give(&sides.collect::<Vec<_>>())
 }
 
 /// `cuMemcpy3DBatchAsync`, first ABI.
@@ -284,11 +296,10 @@ pub unsafe fn cuMemcpy3DBatchAsync(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same list.
-    if !unsafe { boxes(list, count) } {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    let Some(made) = (unsafe { boxes(list, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(count, list, failed, flags, stream) }
+    let rc = unsafe { real(count, list, failed, flags, stream) };
+    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpy3DBatchAsync))
 }
 
 /// `cuMemcpy3DBatchAsync`, second ABI.
@@ -300,11 +311,10 @@ pub unsafe fn cuMemcpy3DBatchAsync_v2(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: the driver is about to read the same list.
-    if !unsafe { boxes(list, count) } {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    let Some(made) = (unsafe { boxes(list, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(count, list, flags, stream) }
+    let rc = unsafe { real(count, list, flags, stream) };
+    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpy3DBatchAsync_v2))
 }
 
 /// `cuMemcpy3DWithAttributesAsync`.
@@ -315,9 +325,8 @@ pub unsafe fn cuMemcpy3DWithAttributesAsync(
     stream: CUstream,
 ) -> CUresult {
     // SAFETY: NULL, or one box that the driver is about to read.
-    if !unsafe { boxes(one, 1) } {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    let Some(made) = (unsafe { boxes(one, 1) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(one, flags, stream) }
+    let rc = unsafe { real(one, flags, stream) };
+    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpy3DWithAttributesAsync))
 }

@@ -5,7 +5,7 @@
 
 use vgmem_abi::*;
 
-use super::access::{give, give_to_context, give_unmarked, submitted};
+use super::access::{give, give_to_context, stream_of};
 use crate::exports::copy::slots;
 use crate::start::engine;
 
@@ -15,14 +15,12 @@ macro_rules! give_access {
         uses $($address:ident[$bytes:expr])*;)*) => { $(
         $(#[$doc])*
         pub unsafe fn $name(real: pointers::$name, $($arg: $type),*) -> CUresult {
-            if !give(&[$(($address, $bytes)),*]) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            let Some(made) = give(&[$(($address, $bytes)),*]) else { return CUDA_ERROR_INVALID_VALUE };
             // SAFETY: the program's own call, unchanged.
             let rc = unsafe { real($($arg),*) };
             let streams: &[CUstream] = &[$($stream)?]; // without one, the default stream
             let stream = streams.first().copied().unwrap_or(std::ptr::null_mut());
-            submitted(rc, stream, real as usize, &slots::$name)
+            made.done(rc, stream_of(stream, real as usize, &slots::$name))
         }
     )* };
 }
@@ -105,9 +103,7 @@ macro_rules! between {
         pub unsafe fn $name(
             real: pointers::$name, to: CUdeviceptr, from: CUdeviceptr, bytes: usize, $($stream: CUstream)?
         ) -> CUresult {
-            if !give(&[(to, bytes), (from, bytes)]) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            let Some(made) = give(&[(to, bytes), (from, bytes)]) else { return CUDA_ERROR_INVALID_VALUE };
             let twin = !slots::$name.is_driver_function(real as usize);
             let peer = if twin { &slots::$twin } else { &slots::$plain };
             let rc = match apart(to, from, bytes).and_then(|sides| Some((sides, peer.real()?))) {
@@ -122,7 +118,7 @@ macro_rules! between {
             };
             let streams: &[CUstream] = &[$($stream)?];
             let stream = streams.first().copied().unwrap_or(std::ptr::null_mut());
-            submitted(rc, stream, real as usize, &slots::$name)
+            made.done(rc, stream_of(stream, real as usize, &slots::$name))
         }
     )* };
 }
@@ -147,14 +143,13 @@ pub unsafe fn cuMemcpyPeer(
     from_context: CUcontext,
     bytes: usize,
 ) -> CUresult {
-    if !give_unmarked(&[(to, bytes), (from, bytes)]) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    let Some(made) = give(&[(to, bytes), (from, bytes)]) else { return CUDA_ERROR_INVALID_VALUE };
     // Either GPU may run the copy, so both need both ranges.
     give_to_context(to_context, &[(to, bytes), (from, bytes)]);
     give_to_context(from_context, &[(to, bytes), (from, bytes)]);
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(to, to_context, from, from_context, bytes) }
+    let rc = unsafe { real(to, to_context, from, from_context, bytes) };
+    made.done(rc, stream_of(std::ptr::null_mut(), real as usize, &slots::cuMemcpyPeer))
 }
 
 /// `cuMemcpyPeerAsync`.
@@ -167,12 +162,11 @@ pub unsafe fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: CUstream,
 ) -> CUresult {
-    if !give_unmarked(&[(to, bytes), (from, bytes)]) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    let Some(made) = give(&[(to, bytes), (from, bytes)]) else { return CUDA_ERROR_INVALID_VALUE };
     // Either GPU may run the copy, so both need both ranges.
     give_to_context(to_context, &[(to, bytes), (from, bytes)]);
     give_to_context(from_context, &[(to, bytes), (from, bytes)]);
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(to, to_context, from, from_context, bytes, stream) }
+    let rc = unsafe { real(to, to_context, from, from_context, bytes, stream) };
+    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpyPeerAsync))
 }

@@ -4,8 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use vgmem_abi::*;
 
-use crate::pager;
-use crate::start::{Engine, engine};
+use super::access::stream_of;
+use super::launch::pooled_words;
+use crate::exports::graph::slots;
+use crate::graphs;
+use crate::pager::{self, Use};
+use crate::start::{Engine, engine, with_room};
 
 /// A captured stream, with its context; the default streams exist once per thread.
 type Captured = (u64, usize, i32);
@@ -29,6 +33,9 @@ fn change(change: impl FnOnce(&Engine, &mut Vec<Captured>)) {
 /// Makes the call that begins a capture. The pool is on hold before it: a wait in between would end the capture.
 fn begin(stream: CUstream, call: impl FnOnce() -> CUresult) -> CUresult {
     change(|engine, captured| captured.push(key(engine, stream)));
+    if let Some(engine) = engine() {
+        pager::capture_begins(engine);
+    }
     let rc = call();
     if rc != CUDA_SUCCESS {
         change(|engine, captured| {
@@ -99,18 +106,118 @@ pub fn cuStreamEndCapture(rc: CUresult, stream: CUstream, _graph: *mut CUgraph) 
     }
 }
 
-/// After `cuStreamDestroy`: a capture ends with its stream, and the handle may come back for another.
-pub fn cuStreamDestroy_v2(rc: CUresult, stream: CUstream) {
+/// Lets the driver destroy a stream. A capture ends with it, its work goes on, and the handle may come back.
+fn destroy(stream: CUstream, call: impl FnOnce() -> CUresult) -> CUresult {
+    pager::stream_leaves(stream);
+    let rc = call();
     if rc == CUDA_SUCCESS {
         ended(stream);
-        pager::stream_destroyed(stream);
+        pager::stream_gone(stream);
+    }
+    rc
+}
+
+/// `cuStreamDestroy`.
+pub unsafe fn cuStreamDestroy_v2(real: pointers::cuStreamDestroy_v2, stream: CUstream) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    destroy(stream, || unsafe { real(stream) })
+}
+
+/// `cuStreamDestroy`, the older symbol.
+pub unsafe fn cuStreamDestroy(real: pointers::cuStreamDestroy, stream: CUstream) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    destroy(stream, || unsafe { real(stream) })
+}
+
+/// `cuGraphLaunch`: what its nodes name is brought home.
+pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, stream: CUstream) -> CUresult {
+    let made = match engine() {
+        Some(engine) if pager::is_needed(engine) => Use::of_graph(engine, &graphs::of(exec)),
+        _ => Use::noted(),
+    };
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(exec, stream) };
+    made.done(rc, stream_of(stream, real as usize, &slots::cuGraphLaunch))
+}
+
+/// Notes what a new graph names, where it was made.
+///
+/// # Safety
+/// `exec` is NULL or where the driver has just written.
+unsafe fn made(rc: CUresult, exec: *mut CUgraphExec, graph: CUgraph) -> CUresult {
+    if rc == CUDA_SUCCESS && !exec.is_null() {
+        // SAFETY: by contract.
+        graphs::made_from(unsafe { *exec }, graph);
+    }
+    rc
+}
+
+/// Hooks of `cuGraphInstantiate` in its forms: asked again after out of memory, and what the graph names is noted.
+macro_rules! instantiate {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*);)*) => { $(
+        $(#[$doc])*
+        pub unsafe fn $name(
+            real: pointers::$name, exec: *mut CUgraphExec, graph: CUgraph, $($arg: $type),*
+        ) -> CUresult {
+            // SAFETY: the program's own call, unchanged; one that failed for want of memory has done nothing.
+            let rc = with_room(|| unsafe { real(exec, graph, $($arg),*) });
+            // SAFETY: the driver has just written it.
+            unsafe { made(rc, exec, graph) }
+        }
+    )* };
+}
+
+instantiate! {
+    /// `cuGraphInstantiate`, first ABI.
+    cuGraphInstantiate(error: *mut CUgraphNode, text: *mut c_char, bytes: usize);
+    /// `cuGraphInstantiate`, second ABI.
+    cuGraphInstantiate_v2(error: *mut CUgraphNode, text: *mut c_char, bytes: usize);
+    /// `cuGraphInstantiateWithFlags`.
+    cuGraphInstantiateWithFlags(flags: u64);
+    /// `cuGraphInstantiateWithParams`.
+    cuGraphInstantiateWithParams(params: *mut c_void);
+}
+
+/// After `cuGraphExecDestroy`.
+pub fn cuGraphExecDestroy(rc: CUresult, exec: CUgraphExec) {
+    if rc == CUDA_SUCCESS {
+        graphs::gone(exec);
     }
 }
 
-/// After `cuStreamDestroy`, the older symbol.
-pub fn cuStreamDestroy(rc: CUresult, stream: CUstream) {
+/// After `cuGraphExecUpdate`, first ABI.
+pub fn cuGraphExecUpdate(
+    rc: CUresult,
+    exec: CUgraphExec,
+    graph: CUgraph,
+    _node: *mut CUgraphNode,
+    _result: *mut c_int,
+) {
     if rc == CUDA_SUCCESS {
-        ended(stream);
-        pager::stream_destroyed(stream);
+        graphs::made_from(exec, graph);
+    }
+}
+
+/// After `cuGraphExecUpdate`, second ABI.
+pub fn cuGraphExecUpdate_v2(rc: CUresult, exec: CUgraphExec, graph: CUgraph, _result: *mut c_void) {
+    if rc == CUDA_SUCCESS {
+        graphs::made_from(exec, graph);
+    }
+}
+
+/// After `cuGraphExecKernelNodeSetParams`.
+pub fn cuGraphExecKernelNodeSetParams_v2(
+    rc: CUresult,
+    exec: CUgraphExec,
+    _node: CUgraphNode,
+    params: *const CUDA_KERNEL_NODE_PARAMS,
+) {
+    // SAFETY: the driver has just read it.
+    if let Some(params) = unsafe { params.as_ref() }
+        && rc == CUDA_SUCCESS
+        && let Some(engine) = engine()
+    {
+        // SAFETY: as above.
+        graphs::adds(exec, unsafe { pooled_words(engine, params) });
     }
 }

@@ -8,11 +8,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use vgmem_abi::*;
 
-use super::access::submitted;
+use super::access::stream_of;
 use crate::exports::execution::slots;
-use crate::pager;
+use crate::pager::{self, Launch, Use};
 use crate::real::Functions;
 use crate::start::{Engine, engine, with_room};
+use crate::trust;
 
 /// Offset and size of each parameter of a function; empty and `known` false where the driver cannot say.
 #[derive(Debug, Default)]
@@ -30,6 +31,7 @@ pub(crate) fn forget_functions() {
         return; // in a forked child the lock may be held by nobody
     }
     *LAYOUTS.write().unwrap_or_else(PoisonError::into_inner) = None;
+    trust::forget_functions();
 }
 
 /// `cuLaunchKernel`.
@@ -48,13 +50,14 @@ pub unsafe fn cuLaunchKernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CUresult {
+    let on = stream_of(stream, real as usize, &slots::cuLaunchKernel);
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
-    unsafe { prepare(function, params, extra) };
+    let made = unsafe { prepare(function, params, extra, on) };
     // SAFETY: the program's own call, unchanged.
     let rc = with_room(|| unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params, extra)
     });
-    submitted(rc, stream, real as usize, &slots::cuLaunchKernel)
+    made.done(rc, on)
 }
 
 /// `cuLaunchKernelEx`.
@@ -65,13 +68,14 @@ pub unsafe fn cuLaunchKernelEx(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CUresult {
+    // SAFETY: NULL, or what the driver is about to read.
+    let stream = unsafe { config.as_ref() }.map_or(std::ptr::null_mut(), |config| config.hStream);
+    let on = stream_of(stream, real as usize, &slots::cuLaunchKernelEx);
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
-    unsafe { prepare(function, params, extra) };
+    let made = unsafe { prepare(function, params, extra, on) };
     // SAFETY: the program's own call, unchanged.
     let rc = with_room(|| unsafe { real(config, function, params, extra) });
-    // SAFETY: the driver has just read it.
-    let stream = unsafe { config.as_ref() }.map_or(std::ptr::null_mut(), |config| config.hStream);
-    submitted(rc, stream, real as usize, &slots::cuLaunchKernelEx)
+    made.done(rc, on)
 }
 
 /// `cuLaunchCooperativeKernel`.
@@ -89,13 +93,14 @@ pub unsafe fn cuLaunchCooperativeKernel(
     stream: CUstream,
     params: *mut *mut c_void,
 ) -> CUresult {
+    let on = stream_of(stream, real as usize, &slots::cuLaunchCooperativeKernel);
     // SAFETY: the program's own parameters, about to be read by the driver in the same way.
-    unsafe { prepare(function, params, std::ptr::null_mut()) };
+    let made = unsafe { prepare(function, params, std::ptr::null_mut(), on) };
     // SAFETY: the program's own call, unchanged.
     let rc = with_room(|| unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params)
     });
-    submitted(rc, stream, real as usize, &slots::cuLaunchCooperativeKernel)
+    made.done(rc, on)
 }
 
 /// `cuModuleUnload`: its functions' handles may come back.
@@ -112,31 +117,48 @@ pub unsafe fn cuLibraryUnload(real: pointers::cuLibraryUnload, library: CUlibrar
     unsafe { real(library) }
 }
 
-/// Before a launch: gives the current GPU access to the allocations that the parameters name, and brings their
-/// pages home where the pager is on.
+/// Before a launch: brings the pages of the allocations that the parameters name home where the pager is on, and
+/// gives the current GPU access to them.
 ///
 /// # Safety
 /// `params` and `extra` are what the program hands to a launch of `function`.
 #[inline]
-unsafe fn prepare(function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) {
-    let Some(engine) = engine() else { return };
+unsafe fn prepare(
+    function: CUfunction,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    stream: CUstream,
+) -> Use {
+    let Some(engine) = engine() else { return Use::default() };
     let (several, paged) = (engine.current_of_several(), pager::is_needed(engine));
-    if several.is_some() || paged {
-        // SAFETY: handed on.
-        let named = unsafe { scan(engine, function, params, extra) };
-        if let Some(gpu) = several {
-            match &named {
-                Some(addresses) => addresses.iter().for_each(|&a| engine.pool.use_allocation(gpu, a)),
-                None => engine.pool.use_everything(gpu),
-            }
-        }
-        if paged {
-            pager::before_launch(engine, named.as_deref().unwrap_or(&[]));
+    if several.is_none() && !paged {
+        return Use::noted();
+    }
+    // SAFETY: handed on.
+    let words = unsafe { scan(engine, function, params, extra) };
+    let words = words.as_deref();
+    let made = if paged { Use::of_launch(engine, &Launch { function, words, stream }) } else { Use::noted() };
+    if let Some(gpu) = several {
+        match words {
+            Some(words) => words.iter().for_each(|&word| engine.pool.use_allocation(gpu, word)),
+            None => engine.pool.use_everything(gpu),
         }
     }
+    made
 }
 
-/// The pooled addresses among the parameters; `None` where the driver cannot say what the parameters are.
+/// The pooled addresses among a graph node's parameters.
+///
+/// # Safety
+/// The structure is as the driver has written it.
+pub(crate) unsafe fn pooled_words(engine: &Engine, node: &CUDA_KERNEL_NODE_PARAMS) -> Vec<u64> {
+    let function = if node.func.is_null() { node.kern } else { node.func };
+    // SAFETY: by contract.
+    let words = unsafe { scan(engine, function, node.kernelParams, node.extra) };
+    words.unwrap_or_default().into_iter().filter(|&word| engine.pool.lookup(word).is_some()).collect()
+}
+
+/// The words among the parameters that may be addresses; `None` where the driver cannot say what the parameters are.
 ///
 /// # Safety
 /// As for [`prepare`].
@@ -147,9 +169,9 @@ unsafe fn scan(
     extra: *mut *mut c_void,
 ) -> Option<Vec<u64>> {
     let mut named = Vec::new();
-    let mut name = |address: u64| {
-        if engine.pool.lookup(address).is_some() {
-            named.push(address);
+    let mut name = |word: u64| {
+        if word >> 16 != 0 {
+            named.push(word);
         }
     };
     if !params.is_null() {

@@ -16,8 +16,9 @@ mod boxes;
 mod context;
 mod copy;
 pub(crate) mod graph;
-mod launch;
+pub(crate) mod launch;
 mod peer;
+mod pin;
 mod query;
 
 pub use alloc::*;
@@ -27,4 +28,5 @@ pub use copy::*;
 pub use graph::*;
 pub use launch::*;
 pub use peer::*;
+pub use pin::*;
 pub use query::*;

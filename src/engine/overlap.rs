@@ -1,0 +1,445 @@
+//! Moving pages while other work runs (rule S4).
+//!
+//! A page may move while work is in flight that neither names its allocation nor may use any. It leaves its address
+//! first: whatever uses it nevertheless gets an illegal address, loudly, and no write is lost. What is put away stays
+//! unmapped until somebody needs it: mapping host memory takes longer than copying it.
+//!
+//! ```text
+//! shown at home  --hide, copy out-->  moving out  --copy over-->  put away (hidden, in host RAM or on a peer)
+//! put away       --copy home------->  moving home --copy over, map--> shown at home
+//! put away       --map------------->  shown elsewhere (used in place, or by work that may use anything)
+//! shown elsewhere --hide, copy home-> moving home
+//! ```
+//!
+//! Invariants: the bytes of a page are always in its own memory (`Page::handle`), which changes only when a copy is
+//! over; a page that is hidden or moving is named by no work in flight; [`Pool::expose`] before a submission shows
+//! what it names. A failed copy or mapping leaves the page hidden where it was, and showing it is tried again.
+
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+use vgmem_policy::{PageRef, Standing};
+
+use crate::device::{Context, Copies, Device, DriverError};
+use crate::exchange::{For, Frame};
+use crate::map::PageId;
+use crate::pool::{Allocation, Pool, State};
+use crate::uses::Using;
+
+/// Copies from home to elsewhere, and the other way.
+const OUT: usize = 0;
+const HOME: usize = 1;
+/// Times that a page is tried to be shown.
+const TRIES: usize = 3;
+
+/// A page on its way into a frame.
+#[derive(Debug)]
+pub(crate) struct Motion {
+    page: PageRef,
+    address: u64,
+    frame: Frame,
+    lane: usize,
+    copies: Copies,
+    pub(crate) context: Context,
+}
+
+#[cfg(test)]
+impl Motion {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.frame.bytes
+    }
+}
+
+/// How far a launch's pages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All are at home.
+    Ready,
+    /// Some are on their way, or wait for work that is in flight.
+    Waiting,
+    /// What is not at home cannot come.
+    Stuck,
+}
+
+impl<D: Device> Pool<D> {
+    pub(crate) fn lock_motions(&self) -> MutexGuard<'_, Vec<Motion>> {
+        self.motions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether pages are hidden. One load.
+    #[inline]
+    pub fn has_hidden(&self) -> bool {
+        self.hidden.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes a launch that uses these allocations.
+    pub fn note_use(&self, using: &Using) {
+        self.lock().pager.launch(&using.slots());
+    }
+
+    /// Does what can be done now so that the named allocations' pages get home, without waiting for anything.
+    pub fn advance(&self, home: u8, context: Context, using: &Using) -> Progress {
+        let Ok(mut motions) = self.motions.try_lock() else { return Progress::Waiting };
+        self.land_motions(&mut motions);
+        let whom = For { home, context };
+        let named = using.slots();
+        let (missing, hidden, coming) = self.wanting(whom, &named);
+        for page in hidden {
+            let _ = self.show_page(page); // tried again; what stays hidden in the end is loud
+        }
+        if missing.is_empty() {
+            return if coming { Progress::Waiting } else { Progress::Ready };
+        }
+        if self.must_rest() {
+            return Progress::Waiting;
+        }
+        let mut left: u64 = 0;
+        for &page in &missing {
+            if left > 0 || !self.begin_home(whom, &mut motions, page) {
+                left += page.bytes;
+            }
+        }
+        if left == 0 {
+            return Progress::Waiting;
+        }
+        let out: u64 = motions.iter().filter(|m| m.lane == OUT).map(|m| m.frame.bytes).sum();
+        let window = self.window(whom);
+        let wanted = left.min(window).saturating_sub(out);
+        let (room, in_use) = self.room_for(whom, &named, wanted);
+        for page in room {
+            if !self.begin_out(whom, &mut motions, page) {
+                break;
+            }
+        }
+        if motions.is_empty() && !in_use { Progress::Stuck } else { Progress::Waiting }
+    }
+
+    /// Fetches what is expected to be needed next, as far as that costs no more copies; whether anything is on
+    /// its way.
+    pub fn look_ahead(&self, home: u8, context: Context) -> bool {
+        let Ok(mut motions) = self.motions.try_lock() else { return true };
+        self.land_motions(&mut motions);
+        if self.must_rest() {
+            return !motions.is_empty();
+        }
+        let whom = For { home, context };
+        let window = self.window(whom);
+        let out: u64 = motions.iter().filter(|m| m.lane == OUT).map(|m| m.frame.bytes).sum();
+        let plan = {
+            let state = self.lock();
+            let tier = &state.tiers[home as usize];
+            let free = (tier.capacity + tier.exchange).saturating_sub(tier.used) + tier.spare;
+            let standings = self.standings(&state, whom);
+            state.pager.ahead(&standings, free + out, window)
+        };
+        for page in plan.fetch {
+            if !self.begin_home(whom, &mut motions, page) {
+                break;
+            }
+        }
+        let mut gone = out;
+        for page in plan.evict {
+            if gone + page.bytes > window || !self.begin_out(whom, &mut motions, page) {
+                break;
+            }
+            gone += page.bytes;
+        }
+        !motions.is_empty()
+    }
+
+    /// Shows all pages of the named allocations where they lie, after the copies that are under way.
+    pub fn expose(&self, using: &Using) {
+        if self.has_hidden() {
+            let slots = using.slots();
+            self.expose_where(|page| slots.contains(&page.object));
+        }
+    }
+
+    /// As [`Self::expose`], for the allocation that holds an address.
+    pub fn expose_address(&self, address: u64) {
+        if self.has_hidden() {
+            let slot = self.slot_of(&self.lock(), address);
+            self.expose_where(|page| Some(page.object) == slot);
+        }
+    }
+
+    /// Shows every page.
+    pub fn expose_all(&self) -> u64 {
+        let before = self.hidden.load(Ordering::Acquire);
+        if before > 0 || !self.lock_motions().is_empty() {
+            self.expose_where(|_| true);
+        }
+        before
+    }
+
+    fn expose_where(&self, which: impl Fn(&PageRef) -> bool) {
+        let mut motions = self.lock_motions();
+        self.finish_motions(&mut motions, |motion| which(&motion.page));
+        let hidden: Vec<PageRef> = {
+            let state = self.lock();
+            let refs = state.pages.iter().filter(|(_, page)| !page.shown).map(|(id, page)| PageRef {
+                page: id,
+                object: page.allocation,
+                bytes: page.bytes,
+            });
+            refs.filter(&which).collect()
+        };
+        for page in hidden {
+            if (0..TRIES).all(|_| self.show_page(page.page).is_err()) {
+                self.device.complain("a page could not be mapped again");
+            }
+        }
+    }
+
+    /// Waits for the copies of some motions, and ends them.
+    pub(crate) fn finish_motions(&self, motions: &mut Vec<Motion>, which: impl Fn(&Motion) -> bool) {
+        while motions.iter().any(&which) {
+            self.land_motions(motions);
+            std::thread::yield_now();
+        }
+    }
+
+    /// As [`Self::finish`] for one allocation.
+    pub(crate) fn finish_object(&self, motions: &mut Vec<Motion>, slot: u32) {
+        self.finish_motions(motions, |motion| motion.page.object == slot);
+    }
+
+    /// A context is gone, and its copies with it: their pages stay where they were.
+    pub(crate) fn abandon_motions(&self, motions: &mut Vec<Motion>, context: Context) {
+        let (gone, stay) = std::mem::take(motions).into_iter().partition(|m: &Motion| m.context == context);
+        *motions = stay;
+        let gone: Vec<Motion> = gone;
+        for motion in gone {
+            self.stayed(motion.page.page);
+            self.spare(motion.frame);
+        }
+    }
+
+    /// Nothing may move now: work that may use anything is in flight, or a capture is under way.
+    fn must_rest(&self) -> bool {
+        let state = self.lock();
+        self.on_hold() || !state.everything.is_over(&state.done)
+    }
+
+    /// Bytes that may be on their way in one direction.
+    fn window(&self, whom: For) -> u64 {
+        self.config.gpus[whom.home as usize].exchange.clamp(1, 256 << 20)
+    }
+
+    /// Pages of the named allocations: elsewhere, hidden at home, and whether some are on their way.
+    fn wanting(&self, whom: For, named: &[u32]) -> (Vec<PageRef>, Vec<u32>, bool) {
+        let state = self.lock();
+        let (mut missing, mut hidden, mut coming) = (Vec::new(), Vec::new(), false);
+        for &slot in named {
+            let Some(allocation) = state.allocations.get(slot) else { continue };
+            for &id in &allocation.pages {
+                let Some(page) = state.pages.get(id) else { continue };
+                let at_home = page.tier == whom.home as usize;
+                if page.moving {
+                    coming = true;
+                } else if at_home && !page.shown {
+                    hidden.push(id);
+                } else if !at_home && self.may_move(id, allocation, whom) {
+                    missing.push(PageRef { page: id, object: slot, bytes: page.bytes });
+                }
+            }
+        }
+        (missing, hidden, coming)
+    }
+
+    /// Only pages that no other GPU has access to move.
+    fn may_move(&self, page: u32, of: &Allocation, whom: For) -> bool {
+        of.home == whom.home && !of.pinned && self.map.access_of(PageId(page)) == 1 << whom.home
+    }
+
+    fn standings(&self, state: &State, whom: For) -> Vec<Standing> {
+        let stand = |(slot, allocation): (u32, &Allocation)| {
+            let mut standing =
+                Standing { object: slot, idle: allocation.uses.is_over(&state.done), ..Standing::default() };
+            for &id in &allocation.pages {
+                let Some(page) = state.pages.get(id) else { continue };
+                if page.moving || !self.may_move(id, allocation, whom) {
+                    continue;
+                }
+                let of = PageRef { page: id, object: slot, bytes: page.bytes };
+                match page.tier == whom.home as usize {
+                    true => standing.home.push(of),
+                    false => standing.away.push(of),
+                }
+            }
+            standing
+        };
+        state.allocations.iter().map(stand).collect()
+    }
+
+    /// Pages that go for a launch, and whether some that could are in use.
+    fn room_for(&self, whom: For, named: &[u32], bytes: u64) -> (Vec<PageRef>, bool) {
+        let state = self.lock();
+        let standings = self.standings(&state, whom);
+        let in_use = standings.iter().any(|s| !s.idle && !s.home.is_empty() && !named.contains(&s.object));
+        if bytes == 0 {
+            return (Vec::new(), in_use);
+        }
+        match state.pager.make_room(named, &standings, bytes) {
+            Some(pages) => (pages, in_use),
+            None => (Vec::new(), true),
+        }
+    }
+
+    /// Begins to copy a page home; false where there is no frame or the driver refuses.
+    fn begin_home(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
+        let Some(frame) = self.take_frame(whom, whom.home as usize, page.bytes) else { return false };
+        self.set_out(whom, motions, page, frame, HOME)
+    }
+
+    /// Begins to copy a page away.
+    fn begin_out(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
+        let tiers = self.tiers_away(whom);
+        let frame = tiers.into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes));
+        let Some(frame) = frame else { return false };
+        self.set_out(whom, motions, page, frame, OUT)
+    }
+
+    fn set_out(
+        &self,
+        whom: For,
+        motions: &mut Vec<Motion>,
+        page: PageRef,
+        frame: Frame,
+        lane: usize,
+    ) -> bool {
+        let Some((address, from, sum)) = self.leave(whom, page, lane) else {
+            self.spare(frame);
+            return false;
+        };
+        self.verify_rest(address, page.bytes, from, sum, whom.context);
+        let begun = self.device.begin_copy(lane, frame.shadow, from, page.bytes, whom.context);
+        if begun.is_err() {
+            self.stayed(page.page);
+            self.spare(frame);
+            let _ = self.show_page(page.page); // tried again before its next use
+            return false;
+        }
+        match self.device.mark_copies(lane, whom.context) {
+            Ok(copies) => {
+                motions.push(Motion { page, address, frame, lane, copies, context: whom.context });
+                true
+            }
+            Err(_) => {
+                self.lock().lost += frame.bytes; // the copy may be under way: its frame is left alone
+                self.stayed(page.page);
+                false
+            }
+        }
+    }
+
+    /// Takes an idle page off its address; where it is mapped besides. A page in use stays.
+    fn leave(&self, whom: For, page: PageRef, lane: usize) -> Option<(u64, u64, Option<u128>)> {
+        let (address, handle, shadow, shown, sum) = {
+            let mut state = self.lock();
+            let State { pages, allocations, everything, done, .. } = &mut *state;
+            let allocation = allocations.get(page.object)?;
+            let one = pages.get_mut(page.page)?;
+            // A launch that waits for the page is counted as busy with it already; nobody else is.
+            let free = allocation.uses.is_over(done) || (lane == HOME && allocation.uses.are_passed(done));
+            if !free || one.moving || !everything.is_over(done) {
+                return None;
+            }
+            one.moving = true;
+            (one.address, one.handle, one.shadow, one.shown, one.sum.take())
+        };
+        let shadow = if shadow != 0 { Some(shadow) } else { self.new_shadow(whom, page.bytes, handle) };
+        let left = shadow.filter(|_| !shown || self.device.unmap(address, page.bytes).is_ok());
+        let mut state = self.lock();
+        let one = state.pages.get_mut(page.page)?;
+        one.shadow = shadow.unwrap_or(0);
+        if left.is_none() {
+            one.moving = false;
+            return None;
+        }
+        if one.shown {
+            one.shown = false;
+            self.hidden.fetch_add(1, Ordering::AcqRel);
+        }
+        left.map(|from| (address, from, sum))
+    }
+
+    /// Ends the motions whose copies are over.
+    fn land_motions(&self, motions: &mut Vec<Motion>) {
+        let mut waiting = [false; 2];
+        let mut index = 0;
+        while index < motions.len() {
+            let motion = &motions[index];
+            if waiting[motion.lane] {
+                index += 1;
+                continue;
+            }
+            match self.device.are_over(motion.copies, motion.context) {
+                Ok(false) => {
+                    waiting[motion.lane] = true;
+                    index += 1;
+                }
+                Ok(true) => self.landed(motions.remove(index)),
+                Err(_) => {
+                    // The context is lost. Whether the copy ran is not known: its frame is left alone.
+                    let motion = motions.remove(index);
+                    self.lock().lost += motion.frame.bytes;
+                    self.stayed(motion.page.page);
+                }
+            }
+        }
+    }
+
+    /// The copy is over: the page's memory is the frame's now, and its old memory a spare frame.
+    fn landed(&self, motion: Motion) {
+        let Motion { page, address, frame, lane, context, .. } = motion;
+        let Some(from) = self.lock().pages.get(page.page).map(|page| page.shadow) else {
+            return self.spare(frame);
+        };
+        let sum = self.verify(address, page.bytes, [from, frame.shadow], context);
+        let home = frame.home;
+        let old = {
+            let mut state = self.lock();
+            match lane {
+                HOME => state.fetched += 1,
+                _ => state.evicted += 1,
+            }
+            state.pages.get_mut(page.page).map(|one| {
+                let old = (one.handle, one.tier, one.shadow);
+                (one.handle, one.tier, one.shadow) = (frame.handle, frame.tier, frame.shadow);
+                (one.moving, one.sum) = (false, sum);
+                old
+            })
+        };
+        let Some((handle, tier, shadow)) = old else { return self.spare(frame) };
+        self.spare(Frame { handle, tier, bytes: page.bytes, shadow, home });
+        if lane == HOME {
+            let _ = self.show_page(page.page); // tried again before its next use
+        }
+    }
+
+    fn stayed(&self, page: u32) {
+        if let Some(one) = self.lock().pages.get_mut(page) {
+            one.moving = false;
+        }
+    }
+
+    /// Maps a hidden page at its address.
+    fn show_page(&self, page: u32) -> Result<(), DriverError> {
+        let hidden = {
+            let state = self.lock();
+            state
+                .pages
+                .get(page)
+                .filter(|one| !one.shown && !one.moving)
+                .map(|one| (one.address, one.bytes, one.handle))
+        };
+        let Some((address, bytes, handle)) = hidden else { return Ok(()) };
+        self.show_at(address, bytes, self.map.access_of(PageId(page)), handle)?;
+        if let Some(one) = self.lock().pages.get_mut(page) {
+            (one.shown, one.sum) = (true, None);
+            self.hidden.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+}

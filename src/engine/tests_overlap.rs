@@ -1,0 +1,254 @@
+//! Moves beside running work, on the strict driver of `testing`: what is queued runs later, and must then find every
+//! page that it names at its address, with the bytes that were written last.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use crate::free::Freed;
+use crate::overlap::Progress;
+use crate::pool::Pool;
+use crate::testing::{G, Mock};
+use crate::tests::{ask, check, pages};
+use crate::tests_pager::small;
+use crate::uses::{Ended, Mark};
+
+/// Times that a launch asks whether its pages are there.
+const PATIENCE: usize = 40;
+
+struct Live {
+    base: u64,
+    granules: u64,
+    value: u64,
+}
+
+/// Work in a queue: what it names, and the number of its mark.
+struct Work {
+    named: Vec<u64>,
+    number: u64,
+}
+
+struct World {
+    pool: Pool<Mock>,
+    live: Vec<Live>,
+    queue: VecDeque<Work>,
+    next: u64,
+    value: u64,
+    /// Break a rule on purpose: say that a stream has passed work that still runs (S1, S2).
+    early: bool,
+}
+
+impl World {
+    fn new(gpu: u64) -> World {
+        let world =
+            World { pool: small(gpu), live: vec![], queue: VecDeque::new(), next: 0, value: 1, early: false };
+        world.pool.nothing_in_flight();
+        world
+    }
+
+    fn allocate(&mut self, granules: u64) {
+        let Ok(base) = self.pool.allocate(ask(0, granules * G)) else { return };
+        pages(&self.pool, base, granules).iter().for_each(|&at| self.pool.device().write(at, self.value));
+        self.live.push(Live { base, granules, value: self.value });
+    }
+
+    fn queue_work(&mut self, named: Vec<u64>) -> Ended {
+        self.next += 1;
+        self.queue.push_back(Work { named, number: self.next });
+        let mark = Mark { stream: 0, number: self.next };
+        if self.early {
+            self.pool.completed(mark);
+        }
+        Ended::Marked(mark)
+    }
+
+    fn launch(&mut self, named: Vec<u64>) {
+        let mut using = self.pool.begin_use(&named);
+        self.pool.note_use(&using);
+        for asked in 0..PATIENCE {
+            match self.pool.advance(0, 100, &using) {
+                Progress::Ready | Progress::Stuck => break,
+                Progress::Waiting if asked % 8 == 7 => self.run(), // the GPU goes on meanwhile
+                Progress::Waiting => {}
+            }
+        }
+        self.pool.expose(&using);
+        assert!(self.pool.is_ready(&mut using), "pages of a launch are hidden");
+        let ended = self.queue_work(named);
+        self.pool.end_use(using, ended);
+        self.pool.look_ahead(0, 100);
+    }
+
+    fn launch_on_everything(&mut self) {
+        let using = self.pool.begin_use_of_everything();
+        self.pool.expose_all();
+        let named = self.live.iter().map(|live| live.base).collect();
+        let ended = self.queue_work(named);
+        self.pool.end_use(using, ended);
+    }
+
+    /// The oldest work runs: reads and writes all that it names.
+    fn run(&mut self) {
+        let Some(work) = self.queue.pop_front() else { return };
+        self.value += 1;
+        for base in work.named {
+            let Some(live) = self.live.iter_mut().find(|live| live.base == base) else { continue };
+            for at in pages(&self.pool, base, live.granules) {
+                assert_eq!(self.pool.device().read(at), Some(live.value), "at {at:#x}");
+                self.pool.device().write(at, self.value);
+            }
+            live.value = self.value;
+        }
+        self.pool.completed(Mark { stream: 0, number: work.number });
+    }
+
+    fn free(&mut self, index: usize) {
+        while !self.queue.is_empty() {
+            self.run(); // as the wait of a free does
+        }
+        let live = self.live.swap_remove(index);
+        assert_eq!(self.pool.free(live.base), Freed::Done(Ok(())));
+    }
+
+    fn step(&mut self, what: u8, granules: u64, a: usize, b: usize) {
+        let count = self.live.len().max(1);
+        match what {
+            0 => self.allocate(granules),
+            1 if !self.live.is_empty() => self.free(a % count),
+            2 | 3 => self.run(),
+            4 => self.launch_on_everything(),
+            5 => {
+                self.pool.look_ahead(0, 100);
+            }
+            _ if !self.live.is_empty() => {
+                self.launch(vec![self.live[a % count].base, self.live[b % count].base]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything runs, and everything still has its bytes and can be freed.
+    fn end(mut self) -> u64 {
+        while !self.queue.is_empty() {
+            self.run();
+        }
+        self.pool.expose_all();
+        assert!(!self.pool.has_hidden());
+        for live in &self.live {
+            for at in pages(&self.pool, live.base, live.granules) {
+                assert_eq!(self.pool.device().read(at), Some(live.value));
+            }
+        }
+        while !self.live.is_empty() {
+            self.free(0);
+        }
+        self.pool.release_unused();
+        assert_eq!(self.pool.device().0.lock().unwrap().mapped.len(), 0);
+        self.pool.lock().lost
+    }
+}
+
+#[test]
+fn a_launch_waits_for_its_pages_and_others_leave_beside_running_work() {
+    let mut world = World::new(16);
+    (0..4).for_each(|_| world.allocate(8));
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for _ in 0..6 {
+        for &base in &bases {
+            world.launch(vec![base]);
+            assert!(world.queue.len() < 3);
+            while world.queue.len() > 1 {
+                world.run();
+            }
+        }
+    }
+    let seen = world.pool.snapshot();
+    assert!(seen.fetched > 20 && seen.evicted > 20, "{seen:?}");
+    check(&world.pool, &[20, 68]);
+    assert_eq!(world.end(), 0);
+}
+
+#[test]
+fn work_that_may_use_anything_finds_every_page() {
+    let mut world = World::new(16);
+    (0..4).for_each(|_| world.allocate(8));
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for &base in bases.iter().cycle().take(9) {
+        world.launch(vec![base]);
+        world.run();
+    }
+    assert!(world.pool.has_hidden());
+    world.launch_on_everything();
+    assert!(!world.pool.has_hidden());
+    // While it is in flight nothing is hidden, whatever is launched.
+    world.launch(vec![bases[0]]);
+    assert!(!world.pool.has_hidden());
+    assert_eq!(world.end(), 0);
+}
+
+/// The model finds an engine that believes work to be over which is not (rules S1 and S2).
+#[test]
+#[should_panic]
+fn pages_that_leave_under_running_work_are_noticed() {
+    let mut world = World::new(16);
+    world.early = true;
+    (0..4).for_each(|_| world.allocate(8));
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for &base in bases.iter().cycle().take(12) {
+        world.launch(vec![base]);
+    }
+    world.end();
+}
+
+/// Every driver call of a few launches fails once: nothing is lost but what the driver did not take back.
+#[test]
+fn a_fault_at_every_call_of_moves_beside_work_loses_no_byte() {
+    let play = |fail_at: Option<usize>| {
+        let mut world = World::new(16);
+        (0..3).for_each(|_| world.allocate(8));
+        let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+        let before = world.pool.device().0.lock().unwrap().calls;
+        world.pool.device().0.lock().unwrap().fail_at = fail_at.map(|at| before + at);
+        for &base in bases.iter().cycle().take(7) {
+            world.launch(vec![base]);
+            world.run();
+        }
+        let count = world.pool.device().0.lock().unwrap().calls - before;
+        world.pool.device().0.lock().unwrap().fail_at = None;
+        let bytes: Vec<(u64, u64)> = world.live.iter().map(|live| (live.base, live.granules)).collect();
+        world.pool.expose_all();
+        for (base, granules) in bytes {
+            assert!(
+                pages(&world.pool, base, granules).iter().all(|&at| world.pool.device().read(at).is_some())
+            );
+        }
+        let state = world.pool.lock();
+        let used: u64 = state.tiers.iter().map(|tier| tier.used).sum();
+        let spare: u64 = state.tiers.iter().map(|tier| tier.spare).sum();
+        let held: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
+        assert_eq!(held + spare + state.lost, used, "call {fail_at:?}");
+        drop(state);
+        count
+    };
+    let count = play(None);
+    assert!(count > 60, "{count}");
+    for at in 0..count {
+        play(Some(at));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// Random launches, allocations, frees and ends of work: contents, mappings and books hold after every step.
+    #[test]
+    fn random_work_finds_its_pages(
+        steps in prop::collection::vec((0u8..12, 1u64..14, 0usize..8, 0usize..8), 1..120), gpu in 4u64..24,
+    ) {
+        let mut world = World::new(gpu);
+        for (what, granules, a, b) in steps {
+            world.step(what, granules, a, b);
+            check(&world.pool, &[gpu + 4, 68]);
+        }
+        prop_assert_eq!(world.end(), 0);
+    }
+}

@@ -1,0 +1,122 @@
+//! Waiting for the program's work, each time with a deadline: work may wait for work that is submitted later. After a
+//! missed deadline nobody waits again until some work is seen complete.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use vgmem_abi::*;
+
+use crate::start::{Engine, engine};
+use crate::{gate, marks, pager};
+
+/// How long a launch waits for work before it goes on as things are.
+pub const DEADLINE: Duration = Duration::from_secs(2);
+/// How long a thread that waits for a GPU keeps looking while nothing moves.
+const STILL: Duration = Duration::from_millis(20);
+
+/// Work was submitted of which neither a marker nor a note of its stream tells.
+static UNMARKED: AtomicBool = AtomicBool::new(false);
+/// 1 more than `marks::seen` when a deadline was missed; 0 is never.
+static GAVE_UP: AtomicU64 = AtomicU64::new(0);
+
+/// Work was submitted that leaves no marker.
+pub fn lose_track() {
+    UNMARKED.store(true, Ordering::SeqCst);
+}
+
+/// Whether a deadline was missed and nothing was seen complete since.
+pub fn has_given_up() -> bool {
+    GAVE_UP.load(Ordering::Relaxed) == marks::seen() + 1
+}
+
+/// A deadline was missed.
+pub fn give_up() {
+    GAVE_UP.store(marks::seen() + 1, Ordering::Relaxed);
+    log::debug!("pages stay where they are: work goes on");
+}
+
+/// Waits until everything that was submitted is over; false at the deadline. The gate is closed.
+pub fn is_idle(engine: &Engine) -> bool {
+    if UNMARKED.load(Ordering::SeqCst) && !quiet_in_time() {
+        return false;
+    }
+    UNMARKED.store(false, Ordering::SeqCst);
+    if !marks::mark_all(engine) && !quiet_in_time() {
+        UNMARKED.store(true, Ordering::SeqCst);
+        return false;
+    }
+    let begin = Instant::now();
+    while !marks::poll(engine) {
+        if has_given_up() {
+            return false;
+        }
+        if begin.elapsed() > DEADLINE {
+            give_up();
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+    true
+}
+
+/// Waits for all contexts, for work of which no marker tells; false at the deadline. The driver's wait has none: it is
+/// made on a thread of its own, which is left behind.
+fn quiet_in_time() -> bool {
+    static WAITING: AtomicBool = AtomicBool::new(false);
+    static QUIET: AtomicBool = AtomicBool::new(false);
+    if WAITING.swap(true, Ordering::SeqCst) {
+        return false; // an earlier wait is not over
+    }
+    QUIET.store(false, Ordering::SeqCst);
+    let thread = std::thread::Builder::new().name("vgmem-wait".into()).spawn(|| {
+        QUIET.store(engine().is_some_and(gate::quiet), Ordering::SeqCst);
+        WAITING.store(false, Ordering::SeqCst);
+    });
+    if thread.is_err() {
+        WAITING.store(false, Ordering::SeqCst);
+        return false;
+    }
+    let begin = Instant::now();
+    while WAITING.load(Ordering::SeqCst) {
+        if begin.elapsed() > DEADLINE {
+            log::debug!("pages stay where they are: work goes on");
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    QUIET.load(Ordering::SeqCst)
+}
+
+/// The program is about to wait in the driver's function `base`: meanwhile pages are fetched ahead.
+#[inline]
+pub fn before_wait(base: &str, handle: Option<usize>, threaded: bool) {
+    if let Some(engine) = engine().filter(|engine| pager::is_beside(engine)) {
+        look_ahead_until(engine, || is_over(engine, base, handle.unwrap_or(0), threaded));
+    }
+}
+
+/// Whether the wait would return at once.
+fn is_over(engine: &Engine, base: &str, handle: usize, threaded: bool) -> bool {
+    let call = &engine.pool.device().call;
+    match base {
+        // SAFETY: the program's handle; the driver checks it.
+        "cuEventSynchronize" => unsafe { (call.cuEventQuery)(handle as CUevent) != CUDA_ERROR_NOT_READY },
+        // SAFETY: as above.
+        "cuStreamSynchronize" => unsafe {
+            (call.cuStreamQuery)(pager::default_stream(handle as CUstream, threaded)) != CUDA_ERROR_NOT_READY
+        },
+        _ => marks::poll(engine),
+    }
+}
+
+fn look_ahead_until(engine: &Engine, is_over: impl Fn() -> bool) {
+    let Some((context, gpu)) = engine.current() else { return };
+    let mut moved = Instant::now();
+    while pager::is_calm(engine) && !is_over() && moved.elapsed() < STILL {
+        marks::poll(engine);
+        if engine.pool.look_ahead(gpu, context) {
+            moved = Instant::now();
+        }
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,164 @@
+//! Which functions use only what their launches name (rule S4).
+//!
+//! A function is not trusted until scans of its operands, on its own stream before and after a launch, found no pool
+//! address in them: then it cannot have followed one. A function whose operands held one is never trusted. A trusted
+//! one is looked at again now and then. What a scan misses is loud: the page that such a function reaches is
+//! unmapped while it is away.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vgmem_abi::*;
+use vgmem_engine::Context;
+
+use crate::scan::{self, Found, Ticket};
+use crate::start::{Engine, engine};
+
+/// Bytes of one operand that are scanned, at most: tables of addresses are small.
+const MOST: u64 = 64 << 20;
+/// A trusted function is scanned again at launches whose number is a power of two from here on.
+const AGAIN: u64 = 64;
+
+/// What is known of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Its launches have to be scanned.
+    Unknown,
+    /// It uses what it names.
+    Trusted,
+    /// As before, and this launch shall be scanned.
+    Sample,
+    /// It may use anything.
+    Opaque,
+}
+
+#[derive(Default)]
+struct Known {
+    trusted: bool,
+    opaque: bool,
+    launches: u64,
+    /// Scans whose result has not been seen.
+    tickets: Vec<Ticket>,
+}
+
+static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
+
+fn known() -> MutexGuard<'static, Option<HashMap<usize, Known>>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Functions are unloaded: their handles may come back for others.
+pub fn forget_functions() {
+    if engine().is_some() {
+        *known() = None;
+    }
+}
+
+/// What is known of `function` now. Counts one launch.
+pub fn of(engine: &Engine, function: CUfunction) -> Trust {
+    let mut known = known();
+    let one = known.get_or_insert_default().entry(function as usize).or_default();
+    one.launches += 1;
+    if one.opaque {
+        return Trust::Opaque;
+    }
+    let mut clean = !one.tickets.is_empty();
+    let mut pending = false;
+    for ticket in &mut one.tickets {
+        match scan::result(engine, ticket) {
+            Found::Pending => pending = true,
+            Found::Clean => {}
+            Found::Pointers => {
+                one.opaque = true;
+                clean = false;
+            }
+        }
+    }
+    if one.opaque {
+        log::debug!("function {function:?} works with addresses in memory: nothing moves beside it");
+        one.tickets.clear();
+        return Trust::Opaque;
+    }
+    if !pending {
+        one.tickets.clear();
+        one.trusted |= clean;
+    }
+    match one.trusted {
+        false => Trust::Unknown,
+        true if one.launches >= AGAIN && one.launches.is_power_of_two() => Trust::Sample,
+        true => Trust::Trusted,
+    }
+}
+
+/// A launch of `function` was scanned.
+pub fn scanned(function: CUfunction, tickets: impl IntoIterator<Item = Ticket>) {
+    if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize)) {
+        one.tickets.extend(tickets);
+    }
+}
+
+/// The function cannot be scanned: its operands may lie where we must not read.
+pub fn distrust(function: CUfunction) {
+    if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize)) {
+        one.opaque = true;
+    }
+}
+
+/// Ranges of the operands that a launch names: `words` are the 8-byte words of its parameters. `None` where one of
+/// them is memory that must not be read from this GPU, or where no operand is named at all: such a kernel works on
+/// what it finds elsewhere.
+pub fn operands(engine: &Engine, gpu: u8, words: &[u64]) -> Option<Vec<(u64, u64)>> {
+    let mut ranges = Vec::new();
+    for &word in words {
+        if let Some(found) = engine.pool.find(word) {
+            ranges.push((word, found.base + found.bytes));
+        } else if engine.pool.in_arena(word) {
+            continue; // freed: such an address is not followed by a program that runs without us
+        } else if let Some(end) = unpooled(engine, gpu, word)? {
+            ranges.push((word, end));
+        }
+    }
+    // An operand ends where the next one of the same memory begins.
+    ranges.sort_unstable();
+    ranges.dedup_by_key(|range| range.0);
+    let starts: Vec<u64> = ranges.iter().map(|range| range.0).chain([u64::MAX]).collect();
+    let cut = ranges.iter().zip(&starts[1..]).map(|(&(start, end), &next)| (start, end.min(next) - start));
+    let cut: Vec<(u64, u64)> = cut.map(|(start, bytes)| (start, bytes.min(MOST))).collect();
+    (!cut.is_empty()).then_some(cut)
+}
+
+/// The end of the memory that an address lies in, if it is memory at all; `None` where it may be unreadable.
+fn unpooled(engine: &Engine, gpu: u8, address: u64) -> Option<Option<u64>> {
+    if address < 1 << 16 || address >> 57 != 0 {
+        return Some(None);
+    }
+    let Some(start) = ask(engine, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) else { return Some(None) };
+    let bytes = ask(engine, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)?;
+    let kind = ask(engine, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)? as c_int;
+    let managed = ask(engine, CU_POINTER_ATTRIBUTE_IS_MANAGED, address)? != 0;
+    let near = match kind {
+        CU_MEMORYTYPE_HOST => ask(engine, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address) == Some(address),
+        // Memory of `cuMemAlloc` on this GPU; other kinds may be mapped in part, or without access.
+        CU_MEMORYTYPE_DEVICE => {
+            ask(engine, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) == Some(u64::from(gpu))
+                && ask(engine, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address) == Some(1)
+        }
+        _ => false,
+    };
+    (near && !managed).then_some(Some(start + bytes))
+}
+
+/// An attribute of memory that is not pooled, as a number.
+fn ask(engine: &Engine, attribute: c_int, address: u64) -> Option<u64> {
+    let mut value: u64 = 0; // attributes of one or four bytes fill the lower part
+    // SAFETY: no attribute asked for here is larger than eight bytes.
+    let rc = unsafe {
+        (engine.pool.device().call.cuPointerGetAttribute)((&raw mut value).cast(), attribute, address)
+    };
+    (rc == CUDA_SUCCESS).then_some(value)
+}
+
+/// Scans the operands of a launch on its stream.
+pub fn scan(engine: &Engine, context: Context, stream: CUstream, ranges: &[(u64, u64)]) -> Option<Ticket> {
+    scan::begin(engine, context, stream, ranges)
+}
