@@ -78,8 +78,8 @@ pub fn compile(source: &Source) -> PathBuf {
     let programs = workspace().join("shim-tests/programs");
     let file = programs.join(format!("{}.c", source.name));
     let output = folder.join(source.shared.as_deref().unwrap_or(source.name));
-    let inputs = [file.clone(), programs.join("cu.h"), programs.join("use.h")];
-    if output.is_file() && !inputs.iter().any(|i| newer(i, &output)) {
+    let inputs = ["cu.h", "use.h", "adversary.h"].map(|header| programs.join(header));
+    if output.is_file() && !inputs.iter().chain([&file]).any(|i| newer(i, &output)) {
         return output;
     }
     let mut gcc = Command::new("gcc");

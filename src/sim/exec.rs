@@ -5,6 +5,7 @@ use crate::machine::Machine;
 use crate::memory::{Cover, Reach, Wanted};
 use crate::util::{Answer, lock};
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use vgmem_abi::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE};
@@ -35,11 +36,24 @@ pub struct Exec {
     /// The range that was checked last: start, end, written. Only kernels that follow pointers
     /// ask for the same range again and again.
     last: Cell<(u64, u64, bool)>,
+    /// Handle of the function or kernel that was launched; 0 for what is not a launch.
+    function: Cell<u64>,
 }
 
 impl Exec {
     pub(crate) fn new(machine: &'static Machine, context: Arc<Context>) -> Exec {
-        Exec { machine, context, running: Arc::default(), last: Cell::new((0, 0, false)) }
+        Exec { machine, context, running: Arc::default(), last: Cell::default(), function: Cell::default() }
+    }
+
+    /// The operation is a launch of this function.
+    pub(crate) fn runs(&self, function: u64) {
+        self.function.set(function);
+    }
+
+    /// Address of a variable of the launched function's module, as code of a module knows its variables. The
+    /// program must have asked for the address before: variables are made then.
+    pub fn global(&self, name: &CStr) -> Answer<u64> {
+        self.machine.global_of_function(self.function.get(), self.context.handle, name)
     }
 
     /// GPU that runs the operation.

@@ -46,7 +46,7 @@ impl Function {
 }
 
 /// Variables that every module has: name and bytes.
-const GLOBALS: [(&CStr, u64); 1] = [(c"sim_global_u64", 8)];
+const GLOBALS: [(&CStr, u64); 2] = [(c"sim_global_u64", 8), (c"sim_table_u64", 1024)];
 
 impl Objects {
     /// The context of these modules is gone.
@@ -127,6 +127,16 @@ impl Machine {
             module.globals.insert(name.to_owned(), (address, size));
         }
         Ok((address, size))
+    }
+
+    /// Address of a variable of the module that a running function belongs to; the program has asked for it.
+    pub(crate) fn global_of_function(&self, function: u64, context: u64, name: &CStr) -> Answer<u64> {
+        let objects = lock(&self.objects);
+        let owner = objects.functions.get(&function).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?.owner;
+        // A kernel of a library uses the variables of the library's module in its context.
+        let module = objects.libraries.get(&owner).and_then(|library| library.modules.get(&context).copied());
+        let module = objects.modules.get(&module.unwrap_or(owner)).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        module.globals.get(name).map(|(address, _)| *address).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)
     }
 
     /// `cuLibraryLoadData`.

@@ -91,7 +91,11 @@ impl Task {
     pub fn work(self) -> Work {
         match self {
             Task::Kernel(call) => {
-                Work::Device(Box::new(move |exec: &Exec| call.kernel.run(exec, &call.parameters)))
+                let function = call.function;
+                Work::Device(Box::new(move |exec: &Exec| {
+                    exec.runs(function);
+                    call.kernel.run(exec, &call.parameters)
+                }))
             }
             Task::Copy(call) => Work::Device(Box::new(move |exec: &Exec| call.run(exec))),
             Task::Fill(call) => Work::Device(Box::new(move |exec: &Exec| call.run(exec))),

@@ -252,6 +252,34 @@ fn matmul(exec: &Exec, args: &Args) -> Answer {
     Ok(())
 }
 
+/// Products whose operands are found in tables of addresses, as batched and grouped products take them:
+/// outputs, left and right factors of `groups` products of one shape.
+fn grouped_matmul(exec: &Exec, args: &Args) -> Answer {
+    let (groups, m, n, k) = (args.u64(3)?, args.u32(4)?, args.u32(5)?, args.u32(6)?);
+    let shape = Shape { m: m as usize, n: n as usize, k: k as usize };
+    let table = groups.checked_mul(8).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+    for group in 0..groups as usize {
+        let mut found = [0_u64; 3];
+        for (address, index) in found.iter_mut().zip(0..) {
+            // The whole table is asked for before one address is read.
+            let at = exec.read(args.u64(index)?, table)?.cast::<u64>();
+            // SAFETY: `groups` addresses were allowed.
+            *address = unsafe { at.add(group).read_unaligned() };
+        }
+        let c = exec.write(found[0], bytes(m, n)?)?.cast::<f32>();
+        let a = exec.read(found[1], bytes(m, k)?)?.cast();
+        let b = exec.read(found[2], bytes(k, n)?)?.cast();
+        let a = Matrix { at: a, stride: shape.k, transposed: false };
+        let b = Matrix { at: b, stride: shape.n, transposed: false };
+        // SAFETY: the ranges were allowed in exactly these sizes.
+        unsafe {
+            prepare(c, shape.m * shape.n, 0.0);
+            multiply(c, a, b, shape);
+        }
+    }
+    Ok(())
+}
+
 fn bias_add(exec: &Exec, args: &Args) -> Answer {
     let (rows, columns) = (args.u32(2)?, args.u32(3)?);
     let y = exec.write(args.u64(0)?, bytes(rows, columns)?)?.cast::<f32>();
@@ -317,6 +345,7 @@ fn softmax_xent(exec: &Exec, args: &Args) -> Answer {
 pub(super) fn each(to: Add) {
     let sizes = [PTR, PTR, PTR, U32, U32, U32, U32, U32, F32];
     to("matmul_f32", &sizes, Box::new(matmul));
+    to("grouped_matmul_f32", &[PTR, PTR, PTR, U64, U32, U32, U32], Box::new(grouped_matmul));
     to("bias_add_f32", &[PTR, PTR, U32, U32], Box::new(bias_add));
     to("softmax_xent_f32", &[PTR, PTR, PTR, PTR, U32, U32], Box::new(softmax_xent));
     to("reduce_sum_f32", &[PTR, PTR, U64], Box::new(reduce));

@@ -1,7 +1,7 @@
 //! Kernels that follow pointers, wait, or race: what a pager must not be fooled by.
 
 use super::elementwise::{load, store};
-use super::{Add, PTR, U32, U64};
+use super::{Add, F32, PTR, U32, U64};
 use crate::codes::CUDA_ERROR_MISALIGNED_ADDRESS;
 use crate::exec::Exec;
 use crate::registry::Args;
@@ -53,12 +53,82 @@ fn table_sum(exec: &Exec, args: &Args) -> Answer {
     let (out, table, n, each) = (args.u64(0)?, args.u64(1)?, args.u64(2)?, args.u64(3)?);
     let mut total = 0.0;
     for index in 0..n {
-        let slot = table.checked_add(times(index, 8)?).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
-        let from = exec.read(word(exec, slot)?, times(each, 4)?)?;
+        let from = exec.read(entry(exec, table, index)?, times(each, 4)?)?;
         super::matrix::sum(from.cast(), each, &mut total);
     }
     // SAFETY: four bytes are asked for.
     unsafe { store(exec.write(out, 4)?.cast(), &[total as f32]) };
+    Ok(())
+}
+
+/// Address `index` of a table.
+fn entry(exec: &Exec, table: u64, index: u64) -> Answer<u64> {
+    word(exec, table.checked_add(times(index, 8)?).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?)
+}
+
+/// Adds `a` to `each` elements at every address of a table.
+fn add_through(exec: &Exec, table: u64, a: f32, n: u64, each: u64) -> Answer {
+    let mut part = [0.0_f32; 1024];
+    for index in 0..n {
+        let address = entry(exec, table, index)?;
+        aligned(address, 4)?;
+        let at = exec.write(address, times(each, 4)?)?.cast::<f32>();
+        for first in (0..each as usize).step_by(part.len()) {
+            let part = &mut part[..(each as usize - first).min(1024)];
+            // SAFETY: `each` elements were allowed.
+            unsafe { load(at.add(first).cast_const(), part) };
+            part.iter_mut().for_each(|value| *value += a);
+            // SAFETY: as above.
+            unsafe { store(at.add(first), part) };
+        }
+    }
+    Ok(())
+}
+
+fn table_add(exec: &Exec, args: &Args) -> Answer {
+    add_through(exec, args.u64(0)?, args.f32(1)?, args.u64(2)?, args.u64(3)?)
+}
+
+/// Builds a table in scratch memory and follows it at once: nobody can look at it in between. What
+/// it follows is named by no parameter.
+fn self_table(exec: &Exec, args: &Args) -> Answer {
+    let (scratch, holder, stride) = (args.u64(0)?, args.u64(1)?, args.u64(2)?);
+    let (a, n, each) = (args.f32(3)?, args.u64(4)?, args.u64(5)?);
+    // The base is hidden: memory holds its complement.
+    let base = !word(exec, holder)?;
+    let to = exec.write(scratch, times(n, 8)?)?.cast::<u64>();
+    for index in 0..n {
+        let address = base.wrapping_add(index.wrapping_mul(stride));
+        // SAFETY: `n` addresses were allowed.
+        unsafe { store(to.add(index as usize), &[address]) };
+    }
+    add_through(exec, scratch, a, n, each)
+}
+
+/// Has no parameter that is an address: the table is a variable of the module.
+fn global_add(exec: &Exec, args: &Args) -> Answer {
+    let table = exec.global(c"sim_table_u64")?;
+    add_through(exec, table, args.f32(0)?, args.u64(1)?, args.u64(2)?)
+}
+
+/// Adds `a` at the address that a variable of the module holds.
+fn global_pointer_add(exec: &Exec, args: &Args) -> Answer {
+    let holder = exec.global(c"sim_global_u64")?;
+    add_through(exec, holder, args.f32(0)?, 1, args.u64(1)?)
+}
+
+/// One step through a buffer that holds its own address in its first word: counts in the second and adds the
+/// step to one of the rest, all by the address that memory holds.
+fn self_step(exec: &Exec, args: &Args) -> Answer {
+    let (cell, step, words) = (args.u64(0)?, args.u64(1)?, args.u64(2)?);
+    let own = word(exec, word(exec, cell)?)?;
+    let target = 2 + step.wrapping_mul(0x9e37_79b9_7f4a_7c15) % words.saturating_sub(2).max(1);
+    for (index, add) in [(1, 1), (target, step)] {
+        let address = own.wrapping_add(times(index, 8)?);
+        let value = word(exec, address)?.wrapping_add(add);
+        // SAFETY: eight bytes are asked for.
+        unsafe { store(exec.write(address, 8)?.cast(), &[value]) };
+    }
     Ok(())
 }
 
@@ -160,6 +230,11 @@ pub(super) fn each(to: Add) {
     to("chase_u64", &[PTR, PTR, U64], Box::new(chase));
     to("build_table", &[PTR, PTR, U64, U64], Box::new(build_table));
     to("table_sum_f32", &[PTR, PTR, U64, U64], Box::new(table_sum));
+    to("table_add_f32", &[PTR, F32, U64, U64], Box::new(table_add));
+    to("self_table_f32", &[PTR, PTR, U64, F32, U64, U64], Box::new(self_table));
+    to("global_add_f32", &[F32, U64, U64], Box::new(global_add));
+    to("global_pointer_add_f32", &[F32, U64], Box::new(global_pointer_add));
+    to("self_step_u64", &[PTR, U64, U64], Box::new(self_step));
     to("atomic_add_u64", &[PTR, U64], Box::new(atomic_add));
     to("vgmem_scan", &[PTR, U64, PTR, PTR, PTR], Box::new(scan));
     to("sleep_us", &[U64], Box::new(sleep));

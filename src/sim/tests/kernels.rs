@@ -192,6 +192,49 @@ fn pointers_in_memory_are_followed_and_checked() {
 }
 
 #[test]
+fn kernels_write_through_tables_and_add_to_themselves() {
+    let m = machine("");
+    let data = floats(m, &[1.0; 2000]);
+    let (table, holder) = (m.allocate(80).unwrap(), m.allocate(8).unwrap());
+    run(m, "build_table", &[Long(table), Long(data), Long(800), Long(10)]).unwrap();
+    run(m, "table_add_f32", &[Long(table), Float(2.0), Long(9), Long(200)]).unwrap();
+    let mut wanted = [vec![3.0; 1800], vec![1.0; 200]].concat();
+    assert_eq!(values(m, data, 2000), wanted);
+    let hidden = !data;
+    put(m, holder, &[hidden as u32, (hidden >> 32) as u32]).unwrap();
+    run(m, "self_table_f32", &[Long(table), Long(holder), Long(800), Float(1.0), Long(10), Long(200)])
+        .unwrap();
+    wanted.iter_mut().for_each(|value| *value += 1.0);
+    assert_eq!(values(m, data, 2000), wanted);
+    // A buffer that begins with its own address: a step counts in the second word and adds to a third.
+    put(m, data, &[data as u32, (data >> 32) as u32, 0, 0, 5, 0]).unwrap();
+    put(m, holder, &[data as u32, (data >> 32) as u32]).unwrap();
+    for step in [3, 4] {
+        run(m, "self_step_u64", &[Long(holder), Long(step), Long(3)]).unwrap();
+    }
+    assert_eq!(words(m, data, 6).unwrap()[2..], [2, 0, 12, 0]);
+    m.free(data).unwrap();
+    let lost = run(m, "table_add_f32", &[Long(table), Float(2.0), Long(1), Long(200)]);
+    assert_eq!(lost, Err(CUDA_ERROR_ILLEGAL_ADDRESS));
+}
+
+#[test]
+fn grouped_products_are_those_of_each_group() {
+    let m = machine("");
+    let (a, b) = (floats(m, &[1.0, 2.0, 3.0, 4.0]), floats(m, &[5.0, 6.0, 7.0, 8.0]));
+    let out = floats(m, &[0.0; 8]);
+    let tables = [[out, out + 16], [a, b], [b, a]].map(|[first, second]| {
+        let table = m.allocate(16).unwrap();
+        run(m, "build_table", &[Long(table), Long(first), Long(second.wrapping_sub(first)), Long(2)])
+            .unwrap();
+        Long(table)
+    });
+    let [c, left, right] = tables;
+    run(m, "grouped_matmul_f32", &[c, left, right, Long(2), Word(2), Word(2), Word(2)]).unwrap();
+    assert_eq!(values(m, out, 8), [19.0, 22.0, 43.0, 50.0, 23.0, 34.0, 31.0, 46.0]);
+}
+
+#[test]
 fn atomics_of_two_streams_all_arrive() {
     let m = machine("");
     let counter = m.allocate(8).unwrap();
@@ -342,6 +385,30 @@ fn modules_have_a_variable() {
     assert_eq!(m.module_global(module, c"other"), Err(CUDA_ERROR_NOT_FOUND));
     m.unload_module(module).unwrap();
     assert_eq!(m.current_memory_info(), Ok((8 * MIB, 8 * MIB)));
+}
+
+/// Each module has its own, and a kernel finds those of its own module.
+#[test]
+fn kernels_find_addresses_in_variables() {
+    let m = machine("");
+    let data = floats(m, &[1.0; 100]);
+    let (module, other) = (m.load_module().unwrap(), m.load_module().unwrap());
+    let add = |module: u64, count: u64| {
+        let function = m.module_function(module, c"global_pointer_add_f32").unwrap();
+        let launch = m.prepare_launch(function, [1; 3], [1; 3], 0, stream(0)).unwrap();
+        let parameters = [&2.0_f32.to_le_bytes()[..], &[0; 4], &count.to_le_bytes()].concat();
+        m.launch(launch, parameters).unwrap();
+        m.current().and_then(|context| m.synchronize_context(&context))
+    };
+    for (module, address) in [(module, data), (other, data + 200)] {
+        let (at, _) = m.module_global(module, c"sim_global_u64").unwrap();
+        put(m, at, &[address as u32, (address >> 32) as u32]).unwrap();
+    }
+    add(module, 10).unwrap();
+    add(other, 50).unwrap();
+    assert_eq!(values(m, data, 100), [vec![3.0; 10], vec![1.0; 40], vec![3.0; 50]].concat());
+    let untouched = m.load_module().unwrap();
+    assert_eq!(add(untouched, 1), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "nobody has asked for its variable");
 }
 
 #[test]
