@@ -197,7 +197,7 @@ static void press(struct world *w, int times) {
         axpy(w, y, below(w, y->bytes / 4 - n + 1), x, below(w, x->bytes / 4 - n + 1), factors[below(w, 4)], n);
         if (i % 8 == 7) {
             struct block *b = w->ballast[below(w, (uint64_t)w->ballasts)];
-            look(w, b, b->bytes / 2, 4096);
+            look(w, b, b->bytes / 2, b->bytes < 8192 ? b->bytes / 2 : 4096);
         }
     }
 }

@@ -1,8 +1,7 @@
 //! The adversaries of the pager: programs that do everything a mover of memory must not be fooled by, with
-//! three times the memory that the GPU has. Each keeps a copy of every byte on the host and compares all of it
-//! at the end.
+//! three times the memory that the GPU has. Each keeps a copy of every byte on the host and compares it all.
 //!
-//! One run by hand: `target/shim-tests/adversary-*/adversary MODE SEED` under the environment that [`on`] sets.
+//! By hand: `target/shim-tests/adversary-*/adversary MODE SEED` under the environment that [`on`] sets.
 
 use shim_tests::{MIB, Outcome, Report, Run, Source};
 
@@ -204,8 +203,8 @@ fn pages_of_another_size_move_as_well() {
     }
 }
 
-/// Without the library and with room for all: the programs themselves are right, for another seed as well, and
-/// one bit that changes behind the back of any of them is found, in whichever block.
+/// Without the library and with room for all: the programs themselves are right, for another seed as well,
+/// and one bit that changes behind the back of any of them is found, in whichever block.
 #[test]
 fn the_programs_are_right_by_themselves_and_find_a_wrong_bit() {
     for (name, modes) in ALL {
