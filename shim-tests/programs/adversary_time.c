@@ -170,7 +170,11 @@ static void *evict_the_other(void *of) {
         if (b == c) continue;
         CHECK(cuMemcpyDtoDAsync_v2_ptsz(c->at, b->at, n, NULL));
         memcpy(c->shadow, b->shadow, n);
-        upload(w, b, 0, b->bytes / 2);
+        for (int k = 0; k < 3; k++) { // calls that take a while, when the other moves pages
+            b = w->ballast[below(w, (uint64_t)w->ballasts)];
+            upload(w, b, 0, b->bytes);
+            look(w, b, 0, b->bytes);
+        }
     }
     CHECK(cuStreamSynchronize_ptsz(NULL));
     return NULL;
@@ -262,7 +266,9 @@ static void shuffle(struct world *w, struct chain *c) {
     c->a = c->a == 1 ? -0.5f : 1;
 }
 static void run_graph(struct world *w, CUgraphExec exec, const struct chain *c, int times, CUstream s) {
+    uint64_t us = 40000; // the graph still runs when the next launches come
     for (int i = 0; i < times; i++) {
+        launch_on(w, s, sleep_us, (void *[]){&us});
         CHECK(cuGraphLaunch(exec, s));
         chain_shadow(c);
         press(w, 3);
