@@ -78,7 +78,7 @@ pub fn compile(source: &Source) -> PathBuf {
     let programs = workspace().join("shim-tests/programs");
     let file = programs.join(format!("{}.c", source.name));
     let output = folder.join(source.shared.as_deref().unwrap_or(source.name));
-    let inputs = ["cu.h", "use.h", "adversary.h"].map(|header| programs.join(header));
+    let inputs = ["cu.h", "use.h", "adversary.h", "waits.h"].map(|header| programs.join(header));
     if output.is_file() && !inputs.iter().chain([&file]).any(|i| newer(i, &output)) {
         return output;
     }
