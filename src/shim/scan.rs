@@ -132,11 +132,15 @@ struct Scan {
 /// False where there are no scans, or not yet: [`begin`] looks by itself when the test is over.
 pub fn prepare(engine: &Engine, context: Context) -> bool {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    match contexts().get_or_insert_default().entry(context) {
-        std::collections::hash_map::Entry::Vacant(free) => {
-            free.insert(State::Preparing(number));
-        }
-        std::collections::hash_map::Entry::Occupied(_) => return is_ready(engine, context),
+    let known = {
+        let mut contexts = contexts();
+        let contexts = contexts.get_or_insert_default();
+        let known = contexts.contains_key(&context);
+        contexts.entry(context).or_insert(State::Preparing(number));
+        known
+    };
+    if known {
+        return is_ready(engine, context);
     }
     let made = engine.pool.device().relaxed(|| Scans::make(engine, number));
     if let Err(rc) = made {
