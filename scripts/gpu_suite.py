@@ -8,6 +8,7 @@ import json
 import os
 import sys
 
+from gpu_adversary import FILES, adversary_cases, program
 from gpu_harness import CHAOS, Failure, Skip, Suite, compiled, nvcc, options, python, with_nvcc, with_python
 
 # Sizes for runs that fit: small enough to be quick, large enough that a step is mostly GPU work. Three rounds of
@@ -141,6 +142,8 @@ def main():
     suite.optional = {"torch_compile.py", "triton_run.py", "numba_run.py", "jax_run.py"}
     for source, cudart in (("bandwidth.cu", "static"), ("vectors.cu", "static"), ("vectors.cu", "shared")):
         suite.ahead.submit(nvcc, suite, source, cudart)
+    for source in FILES:
+        suite.ahead.submit(program, suite, source)
     suite.case("startup", startup, suite)
     suite.case("overhead", overhead, suite)
     places = ((None, "gpu0"), ({"VGMEM_HOST": "0"}, "gpu0"),
@@ -152,6 +155,7 @@ def main():
                 {"VGMEM_DEVICE_LIMIT": "4G", "VGMEM_HOST": "2G", "VGMEM_ADVERTISE": "pool"})
     over_cases(suite)
     fits_cases(suite)
+    adversary_cases(suite)
     return suite.finish()
 
 

@@ -6,7 +6,7 @@
 
 use shim_tests::{Outcome, Report, Run, Source, workspace};
 
-/// What a launch waits for work that may depend on work launched later (`DEADLINE` in `src/shim/pager.rs`).
+/// What a launch waits for work that may depend on work launched later (`DEADLINE` in `src/shim/quiet.rs`).
 const DEADLINE: u64 = 2;
 /// Seconds for everything but waits that reach the deadline: the slowest mode takes 5 s of an idle machine.
 const REST: u64 = 25;
@@ -22,11 +22,13 @@ fn mode(program: &'static str, mode: &str, deadlines: u64) -> Outcome {
     // 128 pages: enough that some are reserved for exchanges.
     let run = run.sim(&format!("gpus={gpus},mem=256M,host=2G,seed=3"));
     let run = run.env("VGMEM_PAGING", "auto").env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_HOST", "1G");
-    let (ours, report) = Report::of(&run);
-    assert_eq!(native.stdout, ours.stdout, "{mode}: {ours:#?}");
-    assert!(report.number("fetched") > 0 && report.number("evicted") > 0, "{mode}: {report:?}");
-    assert_eq!(report.number("lost"), 0, "{mode}: {report:?}");
-    ours
+    for safety in ["strict", "auto"] {
+        let (ours, report) = Report::of(&run.clone().env("VGMEM_SAFETY", safety));
+        assert_eq!(native.stdout, ours.stdout, "{mode}, {safety}: {ours:#?}");
+        assert!(report.number("fetched") > 0 && report.number("evicted") > 0, "{mode}, {safety}: {report:?}");
+        assert_eq!(report.number("lost"), 0, "{mode}, {safety}: {report:?}");
+    }
+    native
 }
 
 /// A mode whose lines all say that something holds, and whose memory is right.
