@@ -9,6 +9,7 @@ import os
 import sys
 
 from gpu_adversary import FILES, adversary_cases, program
+from gpu_paging import paging_cases
 from gpu_harness import CHAOS, Failure, Skip, Suite, compiled, nvcc, options, python, with_nvcc, with_python
 
 # Sizes for runs that fit: small enough to be quick, large enough that a step is mostly GPU work. Three rounds of
@@ -153,6 +154,7 @@ def main():
                    lambda command, settings=settings, place=place: bandwidth(suite, command, settings, place), ["1024"])
     suite.later("utilisation", utilisation, suite,
                 {"VGMEM_DEVICE_LIMIT": "4G", "VGMEM_HOST": "2G", "VGMEM_ADVERTISE": "pool"})
+    paging_cases(suite)
     over_cases(suite)
     fits_cases(suite)
     adversary_cases(suite)

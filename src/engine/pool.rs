@@ -249,6 +249,11 @@ impl<D: Device> Pool<D> {
         self.map.contains(address)
     }
 
+    /// No address of the arena from here on was ever given to the program.
+    pub fn highest(&self) -> u64 {
+        self.lock().spans.highest()
+    }
+
     /// The driver under the pool.
     pub fn device(&self) -> &D {
         &self.device

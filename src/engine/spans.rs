@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Spans {
     free: BTreeMap<u64, u64>,
+    /// End of the highest range ever taken.
+    highest: u64,
 }
 
 impl Spans {
     pub(crate) fn new(base: u64, bytes: u64) -> Spans {
-        Spans { free: BTreeMap::from([(base, bytes)]) }
+        Spans { free: BTreeMap::from([(base, bytes)]), highest: base }
     }
 
     /// Takes `bytes` at the lowest address with room.
@@ -20,7 +22,13 @@ impl Spans {
         if length > bytes {
             self.free.insert(start + bytes, length - bytes);
         }
+        self.highest = self.highest.max(start + bytes);
         Some(start)
+    }
+
+    /// End of the highest range ever taken.
+    pub(crate) fn highest(&self) -> u64 {
+        self.highest
     }
 
     /// Gives a range back. The caller owns it: it does not overlap a free one.

@@ -30,5 +30,6 @@ mod scan;
 mod settings;
 mod slot;
 mod start;
+mod stats;
 mod system;
 mod trust;

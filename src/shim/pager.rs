@@ -20,7 +20,7 @@ use vgmem_engine::{Context, Ended, Progress, Using};
 
 use crate::start::{Engine, engine};
 use crate::trust::{self, Trust};
-use crate::{gate, marks, quiet, scan};
+use crate::{gate, marks, quiet, scan, stats};
 
 /// How often launches look what to fetch next, at most.
 const LOOK_AHEAD: Duration = Duration::from_micros(200);
@@ -113,6 +113,7 @@ impl Use {
             exchange(engine, context, gpu, &named);
         } else {
             bring_beside(engine, context, gpu, &mut using);
+            stats::BESIDE.add(1);
         }
         let mut made = Use { on: true, using, scan: None };
         if trust == Trust::Sample {
@@ -130,11 +131,13 @@ impl Use {
         named: &[u64],
         trust: Trust,
     ) -> Use {
-        let mut made = Use::of_anything();
         if trust == Trust::Opaque {
+            let made = Use::of_anything();
             exchange(engine, context, gpu, named);
             return made;
         }
+        // Once for each function: no reason to change how the others are launched.
+        let mut made = Use::of_everything(engine).0;
         scan::prepare(engine, context);
         exchange(engine, context, gpu, named);
         made.scan_operands(engine, context, gpu, launch);
@@ -144,7 +147,7 @@ impl Use {
     /// Scans the operands of a launch now and behind it.
     fn scan_operands(&mut self, engine: &Engine, context: Context, gpu: u8, launch: &Launch) {
         let Some(ranges) = trust::operands(engine, gpu, launch.words.unwrap_or(&[])) else {
-            return trust::distrust(launch.function);
+            return trust::distrust(engine, launch.function);
         };
         if let Some(ticket) = trust::scan(engine, context, launch.stream, &ranges) {
             trust::scanned(launch.function, [ticket]);
@@ -171,13 +174,22 @@ impl Use {
     /// A submission that may use anything.
     pub fn of_anything() -> Use {
         let Some(engine) = engine().filter(|engine| is_beside(engine)) else { return Use::noted() };
-        let using = engine.pool.begin_use_of_everything();
-        if engine.pool.expose_all() > 0 {
+        let (made, shown) = Use::of_everything(engine);
+        if shown > 0 {
             let penalty = PENALTY.load(Ordering::Relaxed);
             COOL.store(penalty, Ordering::Relaxed);
             PENALTY.store((penalty * 2).min(COOLING_MOST), Ordering::Relaxed);
         }
-        Use { on: true, using, scan: None }
+        made
+    }
+
+    /// Maps every page wherever it lies, and counts those that were hidden.
+    fn of_everything(engine: &Engine) -> (Use, u64) {
+        let using = engine.pool.begin_use_of_everything();
+        stats::ANYTHING.add(1);
+        let shown = engine.pool.expose_all();
+        stats::SHOWN.add(shown);
+        (Use { on: true, using, scan: None }, shown)
     }
 
     /// A graph's launch, whose nodes name these addresses. They are brought home as far as they fit.
@@ -293,7 +305,7 @@ fn bring_beside(engine: &Engine, context: Context, gpu: u8, using: &mut Using) {
     let begin = Instant::now();
     loop {
         match engine.pool.advance(gpu, context, using) {
-            Progress::Ready if engine.pool.is_ready(using) => return,
+            Progress::Ready if engine.pool.is_ready(using) => return stats::WAITED_BESIDE.add_since(begin),
             Progress::Stuck => break,
             Progress::Ready | Progress::Waiting => {}
         }
@@ -308,6 +320,7 @@ fn bring_beside(engine: &Engine, context: Context, gpu: u8, using: &mut Using) {
         std::hint::spin_loop();
     }
     show(engine, using);
+    stats::WAITED_BESIDE.add_since(begin);
 }
 
 /// Strictly: exchanges pages for a launch that names these addresses, while nothing runs.
@@ -317,6 +330,8 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
     if !(away || unsettled) || engine.pool.on_hold() {
         return;
     }
+    let begin = Instant::now();
+    stats::STRICT.add(1);
     let exchanged = gate::closed_by_holder(|| {
         if !quiet::is_idle(engine) {
             return;
@@ -328,6 +343,7 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
             Err(error) => log::debug!("pages stay where they are: the driver answered {}", error.code()),
         }
     });
+    stats::WAITED_STRICT.add_since(begin);
     if !exchanged {
         log::debug!("pages stay where they are: another thread submits");
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::*;
 
 use crate::start::{Engine, engine};
-use crate::{gate, marks, pager};
+use crate::{gate, marks, pager, stats};
 
 /// How long a launch waits for work before it goes on as things are.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -32,6 +32,7 @@ pub fn has_given_up() -> bool {
 /// A deadline was missed.
 pub fn give_up() {
     GAVE_UP.store(marks::seen() + 1, Ordering::Relaxed);
+    stats::MISSED.add(1);
     log::debug!("pages stay where they are: work goes on");
 }
 

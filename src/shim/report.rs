@@ -7,7 +7,7 @@ use vgmem_engine::{Snapshot, TierUse};
 use crate::log::say;
 use crate::settings::Report;
 use crate::start::{Engine, engine_at_exit};
-use crate::{exports, fork, slot};
+use crate::{exports, fork, slot, stats};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -115,6 +115,9 @@ fn remarks(engine: &Engine, snapshot: &Snapshot) -> Vec<String> {
     if snapshot.fetched + snapshot.evicted > 0 {
         let (came, went) = (snapshot.fetched, snapshot.evicted);
         lines.push(format!("paging: {came} pages came home, {went} were sent away"));
+        let counts: Vec<String> =
+            stats::all().iter().map(|(name, count)| format!("{name} {count}")).collect();
+        lines.push(format!("pager: {}", counts.join(", ")));
     }
     if snapshot.moved > 0 {
         lines.push(format!("{} pages were moved", snapshot.moved));
@@ -145,7 +148,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
     let remarks: Vec<String> = remarks(engine, snapshot).iter().map(|line| quoted(line)).collect();
     format!(
         "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\
-         \"live\":{},\"moved\":{},\"fetched\":{},\"evicted\":{},\"lost\":{},\
+         \"live\":{},\"moved\":{},\"fetched\":{},\"evicted\":{},\"lost\":{},{}\
          \"gpus\":[{}],\"host\":{{{}}},\"hooks\":{},\"given\":{},\"reached\":[{}],\"remarks\":[{}]}}\n",
         fork::process(),
         engine.pool.config().page_bytes,
@@ -157,6 +160,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
         snapshot.fetched,
         snapshot.evicted,
         snapshot.lost,
+        stats::all().map(|(name, count)| format!("\"{name}\":{count},")).concat(),
         gpus.join(","),
         tier(&snapshot.host),
         exports::slots().count(),

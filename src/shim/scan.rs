@@ -1,7 +1,8 @@
 //! Scans: does memory that a launch works on hold addresses of the pool?
 //!
 //! A small kernel of ours (`scan.ptx`) looks at ranges of memory, on the program's stream, and stores a flag in pinned
-//! memory if it finds a word that lies in the arena. Such a word counts also where no allocation is: a stale pointer
+//! memory if it finds a word that lies in the arena as far as it was ever used. It counts also where no allocation is: a
+//! stale pointer
 //! is a pointer. An event behind the kernel says when the flag is final. Nothing here waits for the program's work.
 //!
 //! The answer is never *clean* by accident: an error, a context that has ended, or a lost event reads as pointers. The
@@ -372,10 +373,9 @@ fn check(rc: CUresult) -> Result<(), CUresult> {
     if rc == CUDA_SUCCESS { Ok(()) } else { Err(rc) }
 }
 
-/// The arena.
+/// The part of the arena that was ever given to the program: fewer numbers look like its addresses.
 fn bounds(engine: &Engine) -> Bounds {
-    let config = engine.pool.config();
-    (config.base, config.base + config.bytes)
+    (engine.pool.config().base, engine.pool.highest())
 }
 
 /// First aligned word in a range, and how many there are.

@@ -13,10 +13,11 @@ use crate::real::{Driver, Functions};
 use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Safety, Settings};
 use crate::{chaos, fork, ledger, log as sink, marks, pager, scan, slot};
 
-/// First address that is asked for: no host library and no heap lies there, and it does not look like data.
-const ARENA_HINT: u64 = 0x2000_0000_0000;
+/// First address that is asked for. No host library and no heap lies there, and words of data hardly ever look like its
+/// addresses: their upper half would be 0 before a 16-bit float of 16,384 or more, or a float below the normal ones.
+const ARENA_HINT: u64 = 0x7400_0000_0000;
 /// Sizes of the arena, largest first: address space is scarce under some limits.
-const ARENA_SIZES: [u64; 4] = [16 << 40, 4 << 40, 1 << 40, 256 << 30];
+const ARENA_SIZES: [u64; 4] = [8 << 40, 4 << 40, 1 << 40, 256 << 30];
 /// Most that a GPU keeps free for the driver's own needs (modules, local memory, workspaces), in bytes.
 const RESERVE_AT_MOST: u64 = 512 << 20;
 /// Most freed memory that stays mapped on a GPU for the next allocation, in bytes: enough for programs that

@@ -75,7 +75,10 @@ pub fn of(engine: &Engine, function: CUfunction) -> Trust {
         }
     }
     if one.opaque {
-        log::debug!("function {function:?} works with addresses in memory: nothing moves beside it");
+        log::debug!(
+            "function {} works with addresses in memory: nothing moves beside it",
+            name(engine, function)
+        );
         one.tickets.clear();
         return Trust::Opaque;
     }
@@ -97,9 +100,27 @@ pub fn scanned(function: CUfunction, tickets: impl IntoIterator<Item = Ticket>) 
     }
 }
 
+/// The function's name, for people.
+fn name(engine: &Engine, function: CUfunction) -> String {
+    let call = &engine.pool.device().call;
+    for ask in [call.cuFuncGetName, call.cuKernelGetName].into_iter().flatten() {
+        let mut name: *const c_char = std::ptr::null();
+        // SAFETY: the out-parameter is live; a handle of the other kind is refused.
+        if unsafe { ask(&mut name, function) } == CUDA_SUCCESS && !name.is_null() {
+            // SAFETY: the driver's string ends with NUL and lives as long as the function.
+            return unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        }
+    }
+    format!("{function:?}")
+}
+
 /// The function cannot be scanned: its operands may lie where we must not read.
-pub fn distrust(function: CUfunction) {
+pub fn distrust(engine: &Engine, function: CUfunction) {
     if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize)) {
+        log::debug!(
+            "function {} works with memory that cannot be looked at: nothing moves beside it",
+            name(engine, function)
+        );
         one.opaque = true;
     }
 }

@@ -1,0 +1,56 @@
+//! What the pager did, counted for the report.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    const ZERO: Count = Count(AtomicU64::new(0));
+
+    /// Adds to it.
+    #[inline]
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Adds the microseconds since `begin`.
+    pub fn add_since(&self, begin: Instant) {
+        self.add(begin.elapsed().as_micros() as u64);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Launches whose pages came while other work ran.
+pub static BESIDE: Count = Count::ZERO;
+/// Submissions that may use anything.
+pub static ANYTHING: Count = Count::ZERO;
+/// Times that pages were exchanged while nothing ran.
+pub static STRICT: Count = Count::ZERO;
+/// Waits that ended at their deadline.
+pub static MISSED: Count = Count::ZERO;
+/// Pages that were mapped again where they lay, for work that may use anything.
+pub static SHOWN: Count = Count::ZERO;
+/// Microseconds that launches waited: beside other work, and strictly.
+pub static WAITED_BESIDE: Count = Count::ZERO;
+/// As above.
+pub static WAITED_STRICT: Count = Count::ZERO;
+
+/// All of them by name.
+pub fn all() -> [(&'static str, u64); 7] {
+    [
+        ("launches_beside", BESIDE.get()),
+        ("submissions_of_anything", ANYTHING.get()),
+        ("strict_exchanges", STRICT.get()),
+        ("missed_deadlines", MISSED.get()),
+        ("pages_shown", SHOWN.get()),
+        ("waited_beside_us", WAITED_BESIDE.get()),
+        ("waited_strictly_us", WAITED_STRICT.get()),
+    ]
+}
