@@ -129,6 +129,9 @@ impl<D: Device> Pool<D> {
             let state = self.lock();
             let tier = &state.tiers[home as usize];
             let free = (tier.capacity + tier.exchange).saturating_sub(tier.used) + tier.spare;
+            if out >= window && free == 0 {
+                return true; // both ways are full
+            }
             let standings = self.standings(&state, whom);
             state.pager.ahead(&standings, free + out, window)
         };

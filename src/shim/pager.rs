@@ -23,7 +23,7 @@ use crate::trust::{self, Trust};
 use crate::{gate, marks, quiet, scan, stats};
 
 /// How often launches look what to fetch next, at most.
-const LOOK_AHEAD: Duration = Duration::from_micros(200);
+const LOOK_AHEAD: Duration = Duration::from_micros(500);
 /// Launches that are made strictly after one for which pages had to be mapped again, at first and at most.
 const COOLING: u64 = 64;
 const COOLING_MOST: u64 = 1 << 16;
