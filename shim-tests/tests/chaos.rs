@@ -98,20 +98,23 @@ fn a_wrong_byte_is_found() {
     assert!(found(&outcome), "{outcome:#?}");
 }
 
-/// The same with the pager: before launches pages come home and others go, besides those that move at random.
+/// The same with the pager: before launches pages come home and others go, besides those that move at random; every
+/// page is compared at both ends of every move. A fourth of the machines refuse calls.
 #[test]
 fn the_pager_changes_no_byte() {
     let (mut fetched, mut read) = (0, 0);
-    for seed in 100..112 {
+    for (seed, safety) in (100..112).flat_map(|seed| [(seed, "strict"), (seed, "auto")]) {
         let path = Report::fresh();
-        let outcome = chaos(seed, 20).env("VGMEM_REPORT", &path).env("VGMEM_PAGING", "auto").run();
-        assert_eq!(outcome.code, Some(0), "VGMEM_PAGING=auto scripts/chaos.sh --seed {seed}: {outcome:#?}");
+        let run = chaos(seed, 20).env("VGMEM_REPORT", &path).env("VGMEM_PAGING", "auto");
+        let outcome = run.env("VGMEM_SAFETY", safety).env("VGMEM_VERIFY", "1").run();
+        let command = format!("VGMEM_PAGING=auto VGMEM_SAFETY={safety} scripts/chaos.sh --seed {seed}");
+        assert_eq!(outcome.code, Some(0), "{command}: {outcome:#?}");
         let report = Report::read(&path);
-        assert_eq!(report.number("live"), 0, "seed {seed}: {report:?}");
+        assert_eq!(report.number("live"), 0, "{command}: {report:?}");
         fetched += report.number("fetched");
         read += outcome.number("read");
     }
     // Small GPUs have no exchange reserve: pages come home only where there is room.
-    assert!(fetched > 10, "{fetched} pages came home");
-    assert!(read > 1 << 28, "{read} bytes read");
+    assert!(fetched > 20, "{fetched} pages came home");
+    assert!(read > 1 << 29, "{read} bytes read");
 }

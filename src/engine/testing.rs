@@ -36,6 +36,8 @@ pub(crate) struct Books {
     /// Copies that are under way: to and from which memory, and what was there when they began.
     begun: VecDeque<(Handle, Handle, u64)>,
     marked: Copies,
+    /// Copies arrive with other contents.
+    pub(crate) spoiling: bool,
     asked: u64,
 }
 
@@ -53,7 +55,7 @@ impl Books {
             "copy of released memory"
         );
         assert_eq!(self.contents.get(&from).copied().unwrap_or(0), content, "written while it was copied");
-        self.contents.insert(to, content);
+        self.contents.insert(to, content + u64::from(self.spoiling));
     }
 }
 

@@ -200,6 +200,86 @@ fn pages_that_leave_under_running_work_are_noticed() {
     world.end();
 }
 
+/// `VGMEM_VERIFY`: a byte that changes on its way stops the program.
+#[test]
+#[should_panic(expected = "changed while it was moved")]
+fn a_page_that_changes_on_its_way_is_noticed() {
+    let mut world = World::new(16);
+    (0..4).for_each(|_| world.allocate(8));
+    world.pool.device().0.lock().unwrap().spoiling = true;
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for &base in bases.iter().cycle().take(9) {
+        world.launch(vec![base]);
+        world.run();
+    }
+}
+
+/// A page that nothing maps must not change while it is put away.
+#[test]
+#[should_panic(expected = "changed while it was put away")]
+fn a_page_that_changes_where_it_is_put_away_is_noticed() {
+    let mut world = World::new(16);
+    (0..4).for_each(|_| world.allocate(8));
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for &base in bases.iter().cycle().take(9) {
+        world.launch(vec![base]);
+        world.run();
+    }
+    let away: Vec<u64> = {
+        let state = world.pool.lock();
+        let hidden = state.pages.iter().filter(|(_, page)| !page.shown && !page.moving && page.tier == 1);
+        hidden.map(|(_, page)| page.handle).collect()
+    };
+    assert!(!away.is_empty());
+    for handle in away {
+        *world.pool.device().0.lock().unwrap().contents.get_mut(&handle).unwrap() += 1;
+    }
+    for &base in bases.iter().cycle().take(9) {
+        world.launch(vec![base]);
+    }
+}
+
+/// From the first byte of a copy on its page is at no address: what nobody foresaw is loud (rule S5).
+#[test]
+fn a_moving_page_is_at_no_address() {
+    let mut world = World::new(16);
+    (0..4).for_each(|_| world.allocate(8));
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for &base in bases.iter().cycle().take(9) {
+        world.launch(vec![base]);
+        world.run();
+    }
+    // What is named and away begins to move with the first look.
+    let away = |base: &u64| pages(&world.pool, *base, 8).len() < 2;
+    let using = world.pool.begin_use(&[*bases.iter().find(|base| away(base)).unwrap()]);
+    world.pool.advance(0, 100, &using);
+    let moving: Vec<u64> = {
+        let state = world.pool.lock();
+        state.pages.iter().filter(|(_, page)| page.moving).map(|(_, page)| page.address).collect()
+    };
+    assert!(!moving.is_empty() && moving.iter().all(|&at| world.pool.device().read(at).is_none()));
+    world.pool.end_use(using, Ended::Nothing);
+    world.end();
+}
+
+/// A context ends while pages move with its copies: they stay where they were, and nothing is lost.
+#[test]
+fn moves_end_with_their_context() {
+    let mut world = World::new(16);
+    (0..4).for_each(|_| world.allocate(8));
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for &base in bases.iter().cycle().take(9) {
+        world.launch(vec![base]);
+        world.run();
+    }
+    world.pool.look_ahead(0, 100);
+    assert!(!world.pool.lock_motions().is_empty());
+    assert_eq!(world.pool.free_context(100, true), 4);
+    assert!(world.pool.lock_motions().is_empty() && !world.pool.has_hidden());
+    world.live.clear();
+    assert_eq!(world.end(), 0);
+}
+
 /// Every driver call of a few launches fails once: nothing is lost but what the driver did not take back.
 #[test]
 fn a_fault_at_every_call_of_moves_beside_work_loses_no_byte() {
