@@ -192,6 +192,28 @@ fn hardly_more_than_fits_moves_pages_too() {
     survives("adversary_load", "just_over");
 }
 
+/// What trust was wrong about is loud, with what to do about it, and never a wrong byte; strict does it right.
+#[test]
+fn a_trusted_kernel_that_follows_an_address_after_all_is_loud() {
+    let run = |safety| on(Run::new(Source::program("loud").build()), 136, "2M", safety).limit(60);
+    assert_eq!(run("strict").ok().value("sum"), "8");
+    let (outcome, report) = Report::after(&run("auto"));
+    assert!(is_loud(&outcome, "auto"), "{outcome:#?}");
+    assert!(report.number("launches_beside") > 20, "{report:?}");
+}
+
+/// Two threads that need more than fits together wait for their turn, not for a deadline.
+#[test]
+fn threads_do_not_wait_for_one_anothers_pages() {
+    for safety in MODES {
+        let path = Report::fresh();
+        let run = on(program("adversary_time", "two_threads", 3), GPU, "2M", safety);
+        run.env("VGMEM_REPORT", &path).ok();
+        let report = Report::read(&path);
+        assert_eq!(report.number("missed_deadlines"), 0, "{safety}: {report:?}");
+    }
+}
+
 #[test]
 fn pages_of_another_size_move_as_well() {
     for (name, mode) in [("adversary", "kernel_table"), ("adversary_time", "late_writer")] {

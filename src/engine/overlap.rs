@@ -77,8 +77,9 @@ impl<D: Device> Pool<D> {
         self.lock().pager.launch(&using.slots());
     }
 
-    /// Does what can be done now so that the named allocations' pages get home, without waiting for anything.
-    pub fn advance(&self, home: u8, context: Context, using: &Using) -> Progress {
+    /// Does what can be done now so that the named allocations' pages get home, without waiting for anything. A
+    /// `patient` launch rather waits for the best page to go than lets a worse one go that is idle.
+    pub fn advance(&self, home: u8, context: Context, using: &Using, patient: bool) -> Progress {
         let Ok(mut motions) = self.motions.try_lock() else { return Progress::Waiting };
         self.land_motions(&mut motions);
         let whom = For { home, context };
@@ -105,7 +106,7 @@ impl<D: Device> Pool<D> {
         let out: u64 = motions.iter().filter(|m| m.lane == OUT).map(|m| m.frame.bytes).sum();
         let window = self.window(whom);
         let wanted = left.min(window).saturating_sub(out);
-        let (room, in_use) = self.room_for(whom, &named, wanted);
+        let (room, in_use) = self.room_for(whom, &named, wanted, patient);
         for page in room {
             if !self.begin_out(whom, &mut motions, page) {
                 break;
@@ -276,14 +277,14 @@ impl<D: Device> Pool<D> {
     }
 
     /// Pages that go for a launch, and whether some that could are in use.
-    fn room_for(&self, whom: For, named: &[u32], bytes: u64) -> (Vec<PageRef>, bool) {
+    fn room_for(&self, whom: For, named: &[u32], bytes: u64, patient: bool) -> (Vec<PageRef>, bool) {
         let state = self.lock();
         let standings = self.standings(&state, whom);
         let in_use = standings.iter().any(|s| !s.idle && !s.home.is_empty() && !named.contains(&s.object));
         if bytes == 0 {
             return (Vec::new(), in_use);
         }
-        match state.pager.make_room(named, &standings, bytes) {
+        match state.pager.make_room(named, &standings, bytes, patient) {
             Some(pages) => (pages, in_use),
             None => (Vec::new(), true),
         }

@@ -66,7 +66,7 @@ impl World {
         let mut using = self.pool.begin_use(&named);
         self.pool.note_use(&using);
         for asked in 0..PATIENCE {
-            match self.pool.advance(0, 100, &using) {
+            match self.pool.advance(0, 100, &using, asked < PATIENCE / 2) {
                 Progress::Ready | Progress::Stuck => break,
                 Progress::Waiting if asked % 8 == 7 => self.run(), // the GPU goes on meanwhile
                 Progress::Waiting => {}
@@ -252,7 +252,7 @@ fn a_moving_page_is_at_no_address() {
     // What is named and away begins to move with the first look.
     let away = |base: &u64| pages(&world.pool, *base, 8).len() < 2;
     let using = world.pool.begin_use(&[*bases.iter().find(|base| away(base)).unwrap()]);
-    world.pool.advance(0, 100, &using);
+    world.pool.advance(0, 100, &using, true);
     let moving: Vec<u64> = {
         let state = world.pool.lock();
         state.pages.iter().filter(|(_, page)| page.moving).map(|(_, page)| page.address).collect()

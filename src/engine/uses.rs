@@ -174,6 +174,12 @@ impl<D: Device> Pool<D> {
         state.done[index] = state.done[index].max(mark.number);
     }
 
+    /// Whether the streams have passed all these marks.
+    pub fn have_passed(&self, marks: &[Mark]) -> bool {
+        let state = self.lock();
+        marks.iter().all(|mark| has_passed(mark, &state.done))
+    }
+
     /// The pages of the allocation that holds an address never move again: something outside knows where they lie.
     pub fn pin(&self, address: u64) {
         self.expose_address(address);

@@ -23,10 +23,16 @@ pub struct Standing {
 
 impl Pager {
     /// What goes so that `bytes` bytes get free for a launch that waits; `None` where the best to go is still in
-    /// use and worth waiting for.
+    /// use and worth waiting for, if the launch is `patient`.
     ///
     /// Objects in `named` stay. Gives less than `bytes`, and nothing at last, where nothing can go.
-    pub fn make_room(&self, named: &[u32], standings: &[Standing], bytes: u64) -> Option<Vec<PageRef>> {
+    pub fn make_room(
+        &self,
+        named: &[u32],
+        standings: &[Standing],
+        bytes: u64,
+        patient: bool,
+    ) -> Option<Vec<PageRef>> {
         let mut able: Vec<&Standing> =
             standings.iter().filter(|s| !s.home.is_empty() && !named.contains(&s.object)).collect();
         able.sort_by_cached_key(|s| (Reverse(self.next_use(s.object)), self.last_use(s.object), s.object));
@@ -39,7 +45,7 @@ impl Pager {
                 continue;
             }
             // One that is in use now but needed much later is the better choice: it will be free soon.
-            if going.is_empty() && !is_near(distance(standing), best) {
+            if patient && going.is_empty() && !is_near(distance(standing), best) {
                 return None;
             }
             for page in standing.home.iter().rev() {
@@ -163,7 +169,7 @@ mod tests {
                 pager.launch(&[object]);
                 if !home.contains(&object) {
                     if home.len() == capacity {
-                        let going = pager.make_room(&[object], &standings(&home, 0), 1).unwrap();
+                        let going = pager.make_room(&[object], &standings(&home, 0), 1, true).unwrap();
                         home.retain(|other| going.iter().all(|page| page.object != *other));
                     }
                     home.push(object);
@@ -212,9 +218,13 @@ mod tests {
         }
         let stand = |object, idle| Standing { object, home: vec![page(object)], away: vec![], idle };
         // 20 was used last: it is needed latest, 2 very soon.
-        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, false)], 1), None);
-        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, true)], 1), Some(vec![page(20)]));
-        assert_eq!(pager.make_room(&[1], &[stand(18, true), stand(20, false)], 1), Some(vec![page(18)]));
-        assert_eq!(pager.make_room(&[1, 20], &[stand(20, true)], 1), Some(vec![]));
+        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, false)], 1, true), None);
+        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, false)], 1, false), Some(vec![page(2)]));
+        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, true)], 1, true), Some(vec![page(20)]));
+        assert_eq!(
+            pager.make_room(&[1], &[stand(18, true), stand(20, false)], 1, true),
+            Some(vec![page(18)])
+        );
+        assert_eq!(pager.make_room(&[1, 20], &[stand(20, true)], 1, true), Some(vec![]));
     }
 }

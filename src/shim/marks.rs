@@ -215,6 +215,21 @@ fn poll_line(engine: &Engine, line: &Line) -> bool {
     events.pending.is_empty()
 }
 
+/// The newest marker of every stream.
+pub fn newest() -> Vec<Mark> {
+    let all: Vec<&'static Line> = match lines().as_ref() {
+        None => Vec::new(),
+        Some(lines) => lines.by_key.values().copied().chain(lines.left.iter().map(|left| left.1)).collect(),
+    };
+    let newest = |line: &Line| {
+        line.events
+            .try_lock()
+            .ok()
+            .and_then(|events| events.pending.back().map(|&(number, _)| Mark { stream: line.index, number }))
+    };
+    all.into_iter().filter_map(newest).collect()
+}
+
 /// Grows whenever some work was seen complete.
 pub fn seen() -> u64 {
     SEEN.load(Ordering::Relaxed)

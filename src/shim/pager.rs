@@ -24,6 +24,8 @@ use crate::{gate, marks, quiet, scan, stats};
 
 /// How often launches look what to fetch next, at most.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
+/// How long a launch waits for the best page to go before it lets another one go that is idle.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// Launches that are made strictly after one for which pages had to be mapped again, at first and at most.
 const COOLING: u64 = 64;
 const COOLING_MOST: u64 = 1 << 16;
@@ -107,14 +109,15 @@ impl Use {
         if matches!(trust, Trust::Unknown | Trust::Opaque) {
             return Use::of_opaque_launch(engine, context, gpu, launch, &named, trust);
         }
-        let mut using = engine.pool.begin_use(&named);
-        if is_disturbed(engine) {
+        let using = if is_disturbed(engine) {
+            let mut using = engine.pool.begin_use(&named);
             show(engine, &mut using);
             exchange(engine, context, gpu, &named);
+            using
         } else {
-            bring_beside(engine, context, gpu, &mut using);
             stats::BESIDE.add(1);
-        }
+            bring_beside(engine, context, gpu, &named)
+        };
         let mut made = Use { on: true, using, scan: None };
         if trust == Trust::Sample {
             made.scan_operands(engine, context, gpu, launch);
@@ -300,12 +303,30 @@ fn show(engine: &Engine, using: &mut Using) {
 }
 
 /// Brings the pages of a launch home while other work runs; leaves them where they are at the deadline.
-fn bring_beside(engine: &Engine, context: Context, gpu: u8, using: &mut Using) {
-    engine.pool.note_use(using);
+///
+/// One thread at a time: two that each hold half of what they need would wait for one another.
+fn bring_beside(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using {
+    let mut using = engine.pool.begin_use(named);
+    engine.pool.note_use(&using);
+    let at_home = engine.pool.advance(gpu, context, &using, true) == Progress::Ready;
+    if at_home && engine.pool.is_ready(&mut using) {
+        return using;
+    }
     let begin = Instant::now();
-    loop {
-        match engine.pool.advance(gpu, context, using) {
-            Progress::Ready if engine.pool.is_ready(using) => return stats::WAITED_BESIDE.add_since(begin),
+    let mut turn = Turn::take();
+    if turn.is_none() {
+        // What a thread waits for must not keep the other's pages away.
+        engine.pool.end_use(using, Ended::Nothing);
+        while turn.is_none() && begin.elapsed() <= quiet::DEADLINE {
+            std::thread::yield_now();
+            turn = Turn::take();
+        }
+        using = engine.pool.begin_use(named);
+    }
+    let begin_own = Instant::now();
+    while turn.is_some() {
+        match engine.pool.advance(gpu, context, &using, begin_own.elapsed() < PATIENCE) {
+            Progress::Ready if engine.pool.is_ready(&mut using) => break,
             Progress::Stuck => break,
             Progress::Ready | Progress::Waiting => {}
         }
@@ -313,14 +334,34 @@ fn bring_beside(engine: &Engine, context: Context, gpu: u8, using: &mut Using) {
         if engine.pool.on_hold() || quiet::has_given_up() {
             break;
         }
-        if begin.elapsed() > quiet::DEADLINE {
+        if begin_own.elapsed() > quiet::DEADLINE {
             quiet::give_up();
             break;
         }
-        std::hint::spin_loop();
+        std::thread::yield_now();
     }
-    show(engine, using);
+    drop(turn);
+    show(engine, &mut using);
     stats::WAITED_BESIDE.add_since(begin);
+    using
+}
+
+/// Leave to wait for pages, for one thread at a time; given back when dropped.
+struct Turn;
+
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        // Not `then_some`: that would make a turn in any case, and drop it.
+        (!TAKEN.swap(true, Ordering::AcqRel)).then(|| Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TAKEN.store(false, Ordering::Release);
+    }
 }
 
 /// Strictly: exchanges pages for a launch that names these addresses, while nothing runs.
@@ -332,6 +373,9 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
     }
     let begin = Instant::now();
     stats::STRICT.add(1);
+    if !quiet::passes(engine) {
+        return stats::WAITED_STRICT.add_since(begin);
+    }
     let exchanged = gate::closed_by_holder(|| {
         if !quiet::is_idle(engine) {
             return;

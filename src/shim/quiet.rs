@@ -36,6 +36,25 @@ pub fn give_up() {
     log::debug!("pages stay where they are: work goes on");
 }
 
+/// Waits, with the gate open, until what has been submitted so far is over; false at the deadline. Others may submit
+/// meanwhile: what this work waits for may be among it.
+pub fn passes(engine: &Engine) -> bool {
+    let newest = marks::newest();
+    let begin = Instant::now();
+    while !engine.pool.have_passed(&newest) {
+        marks::poll(engine);
+        if has_given_up() {
+            return false;
+        }
+        if begin.elapsed() > DEADLINE {
+            give_up();
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
 /// Waits until everything that was submitted is over; false at the deadline. The gate is closed.
 pub fn is_idle(engine: &Engine) -> bool {
     if UNMARKED.load(Ordering::SeqCst) && !quiet_in_time() {
@@ -55,7 +74,7 @@ pub fn is_idle(engine: &Engine) -> bool {
             give_up();
             return false;
         }
-        std::hint::spin_loop();
+        std::thread::yield_now();
     }
     true
 }
