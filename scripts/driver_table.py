@@ -11,7 +11,7 @@ types. Those columns are generated. The two words at the start of a row are ours
     |    `sim`: the simulated driver implements it; `none`: it answers NOT_SUPPORTED
     `hook`: ours answers; `observe`: the driver answers and we look; `submit`: it answers, no page moves
     meanwhile; `retry`: it answers, a second time after out of memory; `wait`: it answers, and then the program
-    has waited for a GPU; `forward`: we export nothing
+    has waited for a GPU; `look`: it answers, every page is mapped meanwhile; `forward`: we export nothing
 
 Usage:
     scripts/driver_table.py                  rewrite the table from the newest headers
@@ -31,7 +31,7 @@ TABLE = os.path.join(ROOT, "src", "abi", "table")
 PACKAGE = "nvidia-cuda-runtime"
 NEW_ROWS_GO_TO = "context"
 
-ROW = re.compile(r"^\s*(hook|observe|submit|retry|wait|forward) (sim|none) (\w+): (\w+)@(\d+)"
+ROW = re.compile(r"^\s*(hook|observe|submit|retry|wait|look|forward) (sim|none) (\w+): (\w+)@(\d+)"
                  r"(?: / (\w+)@(\d+))? \((.*)\);$")
 
 SCALARS = {

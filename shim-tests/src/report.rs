@@ -34,6 +34,13 @@ impl Report {
         (outcome, Report::read(&path))
     }
 
+    /// As [`Self::of`], whatever the process exits with.
+    pub fn after(run: &Run) -> (Outcome, Report) {
+        let path = Report::fresh();
+        let outcome = run.clone().env("VGMEM_REPORT", &path).run();
+        (outcome, Report::read(&path))
+    }
+
     /// Name of a report file that nobody has written yet.
     pub fn fresh() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);

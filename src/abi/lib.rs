@@ -29,6 +29,8 @@ pub enum Action {
     Retry,
     /// The driver answers; when it has, the program has waited for a GPU.
     Wait,
+    /// The driver answers, and looks at memory meanwhile: every page is mapped at its address, and none moves.
+    Look,
     /// The library exports nothing: calls reach the driver as if it were not there.
     Forward,
 }

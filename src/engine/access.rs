@@ -5,6 +5,7 @@ use vgmem_policy::GRANULE;
 use crate::device::{Context, Device};
 use crate::map::PageId;
 use crate::pool::Pool;
+use crate::uses::Ended;
 
 /// A page that a GPU has no access to yet.
 #[derive(Clone, Copy, Debug)]
@@ -122,8 +123,14 @@ impl<D: Device> Pool<D> {
     }
 
     fn grant_missing(&self, gpu: u8, start: u64, end: u64) {
-        // A hidden page has no mapping to give access to. From now on it has two users, and does not move.
-        self.expose_address(start);
+        // A hidden page has no mapping to give access to. Once two GPUs have access a page does not move.
+        let mut using = self.begin_use(&[start]);
+        self.claim(&mut using);
+        self.grant_shown(gpu, start, end);
+        self.end_use(using, Ended::Nothing);
+    }
+
+    fn grant_shown(&self, gpu: u8, start: u64, end: u64) {
         let missing: Vec<Missing> = {
             let state = self.lock();
             let mut list = Vec::new();

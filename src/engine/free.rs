@@ -189,7 +189,8 @@ impl<D: Device> Pool<D> {
         *kept = if add { *kept + allocation.span } else { *kept - allocation.span };
     }
 
-    /// From here on no address finds the allocation; its pages keep their numbers until [`Self::retire`].
+    /// The lock on motions is held, and none of its pages moves. From here on no address finds the allocation; its
+    /// pages keep their numbers until [`Self::retire`].
     pub(crate) fn withdraw(&self, state: &mut State, slot: u32) -> Option<Allocation> {
         let allocation = state.allocations.remove(slot)?;
         state.chunks.remove(&slot);
@@ -198,6 +199,7 @@ impl<D: Device> Pool<D> {
         for &id in &allocation.pages {
             if let Some(page) = state.pages.get_mut(id) {
                 page.allocation = 0; // nobody's: the slot may become another allocation's
+                self.hidden.fetch_sub(u64::from(!page.shown), Ordering::AcqRel);
             }
         }
         Some(allocation)
@@ -250,8 +252,6 @@ impl<D: Device> Pool<D> {
             let all = allocation.pages.iter().filter_map(|&id| state.pages.get(id));
             all.map(|page| (page.address, page.bytes, page.shown)).collect()
         };
-        let hidden = pages.iter().filter(|page| !page.2).count() as u64;
-        self.hidden.fetch_sub(hidden, Ordering::AcqRel);
         for run in pages.chunk_by(|page, next| page.2 == next.2).filter(|run| run[0].2) {
             self.device.unmap(run[0].0, run.iter().map(|page| page.1).sum())?;
         }

@@ -33,7 +33,7 @@ pub use exchange::Exchanged;
 pub use free::Freed;
 pub use gate::Gate;
 pub use map::{PageId, PageMap};
-pub use overlap::Progress;
+pub use overlap::{Progress, Still};
 pub use pool::{Config, Found, GpuConfig, Pool, Request};
 pub use snapshot::{Snapshot, TierUse};
 pub use uses::{Ended, Mark, Using};

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Invariants: the bytes of a page are always in its own memory (`Page::handle`), which changes only when a copy is
-//! over; a page that is hidden or moving is named by no work in flight; [`Pool::expose`] before a submission shows
+//! over; a page that is hidden or moving is named by no work in flight; [`Pool::claim`] before a submission shows
 //! what it names. A failed copy or mapping leaves the page hidden where it was, and showing it is tried again.
 
 use std::sync::atomic::Ordering;
@@ -49,6 +49,10 @@ impl Motion {
         self.frame.bytes
     }
 }
+
+/// No page begins to move beside work while this lives.
+#[derive(Debug)]
+pub struct Still<'a>(#[allow(dead_code)] MutexGuard<'a, Vec<Motion>>);
 
 /// How far a launch's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,42 +155,37 @@ impl<D: Device> Pool<D> {
         !motions.is_empty()
     }
 
-    /// Shows all pages of the named allocations where they lie, after the copies that are under way.
-    pub fn expose(&self, using: &Using) {
-        if self.has_hidden() {
-            let slots = using.slots();
-            self.expose_where(|page| slots.contains(&page.object));
-        }
-    }
-
-    /// As [`Self::expose`], for the allocation that holds an address.
-    pub fn expose_address(&self, address: u64) {
-        if self.has_hidden() {
-            let slot = self.slot_of(&self.lock(), address);
-            self.expose_where(|page| Some(page.object) == slot);
-        }
-    }
-
-    /// Shows every page.
-    pub fn expose_all(&self) -> u64 {
-        let before = self.hidden.load(Ordering::Acquire);
-        if before > 0 || !self.lock_motions().is_empty() {
-            self.expose_where(|_| true);
-        }
-        before
-    }
-
-    fn expose_where(&self, which: impl Fn(&PageRef) -> bool) {
+    /// Shows all pages of the named allocations where they lie, after the copies that are under way. They stay so until
+    /// the end of the use.
+    pub fn claim(&self, using: &mut Using) {
         let mut motions = self.lock_motions();
-        self.finish_motions(&mut motions, |motion| which(&motion.page));
+        let slots = using.slots();
+        self.finish_motions(&mut motions, |motion| slots.contains(&motion.page.object));
+        self.show_hidden(|page| slots.contains(&page.object));
+        self.make_ready(using);
+    }
+
+    /// Shows every page; how many were hidden. They stay so while work that may use anything is noted.
+    pub fn expose_all(&self) -> u64 {
+        let mut motions = self.lock_motions();
+        let hidden = self.hidden.load(Ordering::Acquire);
+        self.finish_motions(&mut motions, |_| true);
+        self.show_hidden(|_| true);
+        hidden
+    }
+
+    /// Maps hidden pages at their addresses. Those of allocations that are being freed are nobody's. The lock on
+    /// motions is held.
+    pub(crate) fn show_hidden(&self, which: impl Fn(&PageRef) -> bool) {
+        if self.hidden.load(Ordering::Acquire) == 0 {
+            return;
+        }
         let hidden: Vec<PageRef> = {
             let state = self.lock();
-            let refs = state.pages.iter().filter(|(_, page)| !page.shown).map(|(id, page)| PageRef {
-                page: id,
-                object: page.allocation,
-                bytes: page.bytes,
-            });
-            refs.filter(&which).collect()
+            let live = state.pages.iter().filter(|(_, page)| !page.shown && page.allocation != 0);
+            let refs =
+                live.map(|(id, page)| PageRef { page: id, object: page.allocation, bytes: page.bytes });
+            refs.filter(which).collect()
         };
         for page in hidden {
             if (0..TRIES).all(|_| self.show_page(page.page).is_err()) {
@@ -206,6 +205,13 @@ impl<D: Device> Pool<D> {
     /// As [`Self::finish`] for one allocation.
     pub(crate) fn finish_object(&self, motions: &mut Vec<Motion>, slot: u32) {
         self.finish_motions(motions, |motion| motion.page.object == slot);
+    }
+
+    /// A context is about to end: its copies are waited for, and none begins until this is dropped.
+    pub fn hold_still(&self, context: Context) -> Still<'_> {
+        let mut motions = self.lock_motions();
+        self.finish_motions(&mut motions, |motion| motion.context == context);
+        Still(motions)
     }
 
     /// A context is gone, and its copies with it: their pages stay where they were.
@@ -241,7 +247,7 @@ impl<D: Device> Pool<D> {
                 let at_home = page.tier == whom.home as usize;
                 if page.moving {
                     coming = true;
-                } else if at_home && !page.shown {
+                } else if !page.shown && (at_home || !self.may_move(id, allocation, whom)) {
                     hidden.push(id);
                 } else if !at_home && self.may_move(id, allocation, whom) {
                     missing.push(PageRef { page: id, object: slot, bytes: page.bytes });

@@ -66,6 +66,9 @@ impl<D: Device> Pool<D> {
             each.flat_map(|(gpu, list)| list.iter().map(move |&context| (gpu as u8, context))).collect()
         };
         for (gpu, context) in known {
+            if self.on_hold() {
+                return Ok(false); // a capture began meanwhile: the wait would end it
+            }
             self.device.drain(gpu, context)?;
         }
         Ok(true)

@@ -72,7 +72,7 @@ impl World {
                 Progress::Waiting => {}
             }
         }
-        self.pool.expose(&using);
+        self.pool.claim(&mut using);
         assert!(self.pool.is_ready(&mut using), "pages of a launch are hidden");
         let ended = self.queue_work(named);
         self.pool.end_use(using, ended);
@@ -102,6 +102,15 @@ impl World {
         self.pool.completed(Mark { stream: 0, number: work.number });
     }
 
+    /// A launch of another thread: its use ends after that of a later one.
+    fn launch_and_hold(&mut self, named: Vec<u64>) {
+        let mut using = self.pool.begin_use(&named);
+        self.pool.claim(&mut using);
+        let ended = self.queue_work(named.clone());
+        self.launch(named);
+        self.pool.end_use(using, ended);
+    }
+
     fn free(&mut self, index: usize) {
         while !self.queue.is_empty() {
             self.run(); // as the wait of a free does
@@ -117,6 +126,7 @@ impl World {
             1 if !self.live.is_empty() => self.free(a % count),
             2 | 3 => self.run(),
             4 => self.launch_on_everything(),
+            6 if !self.live.is_empty() => self.launch_and_hold(vec![self.live[a % count].base]),
             5 => {
                 self.pool.look_ahead(0, 100);
             }

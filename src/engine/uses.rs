@@ -65,8 +65,11 @@ impl Uses {
             Ended::Nothing => {}
             Ended::Unmarked => self.unmarked = true,
             Ended::Marked(mark) => {
+                // Submissions of two threads may end in another order than they were made in.
+                let of_stream = self.marks.iter().filter(|old| old.stream == mark.stream);
+                let number = of_stream.map(|old| old.number).fold(mark.number, u64::max);
                 self.marks.retain(|old| old.stream != mark.stream && !has_passed(old, done));
-                self.marks.push(mark);
+                self.marks.push(Mark { number, ..mark });
             }
         }
     }
@@ -147,6 +150,24 @@ impl<D: Device> Pool<D> {
         true
     }
 
+    /// Counts the submission as being made, wherever its pages are. For those who have shown them, under the lock on
+    /// motions.
+    pub(crate) fn make_ready(&self, using: &mut Using) {
+        let mut state = self.lock();
+        for (slot, serial) in using.objects.iter().filter(|_| !using.ready) {
+            if let Some(allocation) = state.allocations.get_mut(*slot).filter(|a| a.serial == *serial) {
+                allocation.uses.waiting = allocation.uses.waiting.saturating_sub(1);
+                allocation.uses.busy += 1;
+            }
+        }
+        using.ready = true;
+    }
+
+    /// Work was submitted of which no mark tells.
+    pub fn lose_track(&self) {
+        self.lock().everything.unmarked = true;
+    }
+
     /// The submission was made, or not.
     pub fn end_use(&self, using: Using, ended: Ended) {
         if using.is_empty() {
@@ -182,15 +203,13 @@ impl<D: Device> Pool<D> {
 
     /// The pages of the allocation that holds an address never move again: something outside knows where they lie.
     pub fn pin(&self, address: u64) {
-        self.expose_address(address);
         let mut motions = self.lock_motions();
         let Some(slot) = self.slot_of(&self.lock(), address) else { return };
         self.finish_object(&mut motions, slot);
+        self.show_hidden(|page| page.object == slot);
         if let Some(allocation) = self.lock().allocations.get_mut(slot) {
             allocation.pinned = true;
         }
-        drop(motions);
-        self.expose_address(address);
     }
 
     /// All work that was submitted is over, and nobody submits now.

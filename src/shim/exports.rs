@@ -45,9 +45,15 @@ macro_rules! export {
             crate::start::with_room(|| unsafe { real($($arg),*) })
         }
     };
+    (look $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
+        pass_on! { $base $symbol $hook $args
+            { (crate::gate::pass(), crate::pager::Held::of_everything()) }
+            |_held, rc| {}
+        }
+    };
     (wait $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
         pass_on! { $base $symbol $hook $args
-            { crate::quiet::before_wait(stringify!($base), handle_of!($args), $threaded) }
+            { crate::quiet::before_wait(stringify!($base), handle_of!($args)) }
             |_, rc| {
                 crate::pager::noticed(rc);
                 if rc == CUDA_SUCCESS {

@@ -9,6 +9,7 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("libvgmem.so is written for Linux on x86-64: the lookup functions are in its assembly");
 
+mod beside;
 mod capi;
 mod chaos;
 mod exports;

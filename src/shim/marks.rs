@@ -237,8 +237,14 @@ pub fn seen() -> u64 {
 
 /// A stream is about to be destroyed; its work goes on. Whether a marker stands behind all of it.
 pub fn stream_leaves(engine: &Engine, context: Context, stream: CUstream) -> bool {
-    let known = lines().as_ref().and_then(|lines| lines.by_key.get(&key(context, stream)).copied());
-    known.is_none_or(|line| !line.unmarked.load(Ordering::SeqCst) || mark(engine, context, stream).is_some())
+    let unmarked: Vec<Key> = {
+        let lines = lines();
+        let all = lines.iter().flat_map(|lines| &lines.by_key);
+        let of_stream = all.filter(|(key, _)| key.1 == stream as usize);
+        of_stream.filter(|(_, line)| line.unmarked.load(Ordering::SeqCst)).map(|(key, _)| *key).collect()
+    };
+    // Its context need not be the current one.
+    unmarked.iter().all(|key| key.0 == context && mark(engine, context, stream).is_some())
 }
 
 /// A stream is gone, and its handle may come back for another.

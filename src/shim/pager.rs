@@ -16,21 +16,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vgmem_abi::*;
-use vgmem_engine::{Context, Ended, Progress, Using};
+use vgmem_engine::{Context, Ended, Still, Using};
 
 use crate::start::{Engine, engine};
 use crate::trust::{self, Trust};
-use crate::{gate, marks, quiet, scan, stats};
+use crate::{beside, gate, marks, quiet, scan, stats};
 
 /// How often launches look what to fetch next, at most.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
-/// How long a launch waits for the best page to go before it lets another one go that is idle.
-const PATIENCE: Duration = Duration::from_millis(20);
 /// Launches that are made strictly after one for which pages had to be mapped again, at first and at most.
 const COOLING: u64 = 64;
 const COOLING_MOST: u64 = 1 << 16;
-/// Times that hidden pages are mapped for one submission.
-const TRIES: usize = 3;
 
 static ON: AtomicBool = AtomicBool::new(false);
 /// `VGMEM_SAFETY=auto`.
@@ -70,6 +66,42 @@ pub struct Use {
     using: Using,
     /// Operands that are scanned behind the launch.
     scan: Option<(CUfunction, Vec<(u64, u64)>)>,
+    /// Work is in flight even where the call fails: scans of ours, or a part of a batch.
+    begun: bool,
+}
+
+/// Memory that the driver looks at during a call: it stays mapped until this is dropped.
+#[must_use]
+#[derive(Default)]
+pub struct Held(Using);
+
+impl Held {
+    /// The allocations of these addresses.
+    pub fn of_addresses(addresses: &[u64]) -> Held {
+        let Some(engine) = engine().filter(|engine| is_beside(engine)) else { return Held::default() };
+        let mut using = engine.pool.begin_use(addresses);
+        engine.pool.claim(&mut using);
+        Held(using)
+    }
+
+    /// All that there is.
+    #[inline]
+    pub fn of_everything() -> Held {
+        match engine().filter(|engine| is_beside(engine)) {
+            None => Held::default(),
+            Some(engine) => Held(Use::of_everything(engine).0.using),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.0.is_empty()
+            && let Some(engine) = engine()
+        {
+            engine.pool.end_use(std::mem::take(&mut self.0), Ended::Nothing);
+        }
+    }
 }
 
 /// A launch as its parameters show it.
@@ -94,7 +126,7 @@ impl Use {
         let Some((context, gpu)) = engine.current().filter(|_| is_needed(engine)) else {
             return Use::noted();
         };
-        if is_captured(engine, launch.stream) {
+        if !matches!(capture_of(engine, launch.stream), Capture::None) {
             return Use::noted();
         }
         let named = pooled(engine, launch.words.unwrap_or(&[]));
@@ -104,21 +136,21 @@ impl Use {
         }
         let trust = match launch.words {
             None => Trust::Opaque,
-            Some(_) => trust::of(engine, launch.function),
+            Some(_) => trust::of(engine, context, launch.function),
         };
         if matches!(trust, Trust::Unknown | Trust::Opaque) {
             return Use::of_opaque_launch(engine, context, gpu, launch, &named, trust);
         }
         let using = if is_disturbed(engine) {
             let mut using = engine.pool.begin_use(&named);
-            show(engine, &mut using);
+            engine.pool.claim(&mut using);
             exchange(engine, context, gpu, &named);
             using
         } else {
             stats::BESIDE.add(1);
-            bring_beside(engine, context, gpu, &named)
+            beside::bring(engine, context, gpu, &named)
         };
-        let mut made = Use { on: true, using, scan: None };
+        let mut made = Use { on: true, using, ..Use::default() };
         if trust == Trust::Sample {
             made.scan_operands(engine, context, gpu, launch);
         }
@@ -141,7 +173,6 @@ impl Use {
         }
         // Once for each function: no reason to change how the others are launched.
         let mut made = Use::of_everything(engine).0;
-        scan::prepare(engine, context);
         exchange(engine, context, gpu, named);
         made.scan_operands(engine, context, gpu, launch);
         made
@@ -150,10 +181,10 @@ impl Use {
     /// Scans the operands of a launch now and behind it.
     fn scan_operands(&mut self, engine: &Engine, context: Context, gpu: u8, launch: &Launch) {
         let Some(ranges) = trust::operands(engine, gpu, launch.words.unwrap_or(&[])) else {
-            return trust::distrust(engine, launch.function);
+            return trust::distrust(engine, context, launch.function);
         };
-        if let Some(ticket) = trust::scan(engine, context, launch.stream, &ranges) {
-            trust::scanned(launch.function, [ticket]);
+        self.begun = true; // also where the ticket is not given: some of the scans may run
+        if trust::scan(engine, context, launch, &ranges) {
             self.scan = Some((launch.function, ranges));
         }
     }
@@ -170,8 +201,14 @@ impl Use {
     #[cold]
     fn of_addresses(engine: &Engine, addresses: &[u64]) -> Use {
         let mut using = engine.pool.begin_use(addresses);
-        show(engine, &mut using);
-        Use { on: true, using, scan: None }
+        engine.pool.claim(&mut using);
+        Use { on: true, using, ..Use::default() }
+    }
+
+    /// The call may have submitted a part of its work even where it fails.
+    pub fn in_parts(mut self) -> Use {
+        self.begun = true;
+        self
     }
 
     /// A submission that may use anything.
@@ -192,7 +229,7 @@ impl Use {
         stats::ANYTHING.add(1);
         let shown = engine.pool.expose_all();
         stats::SHOWN.add(shown);
-        (Use { on: true, using, scan: None }, shown)
+        (Use { on: true, using, ..Use::default() }, shown)
     }
 
     /// A graph's launch, whose nodes name these addresses. They are brought home as far as they fit.
@@ -216,9 +253,17 @@ impl Use {
     fn end(self, rc: CUresult, stream: CUstream) {
         let Some(engine) = engine() else { return };
         noticed(rc);
-        let captured = rc == CUDA_SUCCESS && is_captured(engine, stream);
-        if rc != CUDA_SUCCESS || captured {
+        if rc != CUDA_SUCCESS && !self.begun {
             return engine.pool.end_use(self.using, Ended::Nothing);
+        }
+        match capture_of(engine, stream) {
+            Capture::None => {}
+            Capture::OfThis => return engine.pool.end_use(self.using, Ended::Nothing),
+            // A marker might become part of the capture, or end it.
+            Capture::Unknown => {
+                lose_track();
+                return engine.pool.end_use(self.using, Ended::Unmarked);
+            }
         }
         let Some((context, gpu)) = engine.current() else {
             lose_track();
@@ -228,10 +273,8 @@ impl Use {
         if self.using.is_empty() && !engine.pool.is_under_pressure() && stream != CU_STREAM_PER_THREAD {
             return marks::note(context, stream);
         }
-        if let Some((function, ranges)) = &self.scan
-            && let Some(ticket) = trust::scan(engine, context, stream, ranges)
-        {
-            trust::scanned(*function, [ticket]);
+        if let Some((function, ranges)) = &self.scan {
+            trust::scan(engine, context, &Launch { function: *function, words: None, stream }, ranges);
         }
         let ended = match marks::mark(engine, context, stream) {
             Some(mark) => Ended::Marked(mark),
@@ -252,13 +295,26 @@ fn pooled(engine: &Engine, words: &[u64]) -> Vec<u64> {
     words.iter().copied().filter(|&word| engine.pool.lookup(word).is_some()).collect()
 }
 
-/// Whether work given to the stream becomes part of a graph now.
-fn is_captured(engine: &Engine, stream: CUstream) -> bool {
+/// What becomes of work that is given to a stream.
+enum Capture {
+    /// It runs.
+    None,
+    /// It becomes part of a graph.
+    OfThis,
+    /// The driver does not say: the legacy stream, while a stream that waits for it is captured.
+    Unknown,
+}
+
+fn capture_of(engine: &Engine, stream: CUstream) -> Capture {
+    if !engine.pool.on_hold() {
+        return Capture::None;
+    }
     let mut status: c_int = 0;
-    engine.pool.on_hold() && {
-        // SAFETY: the out-parameter is live. During another thread's capture the legacy stream answers an error.
-        let rc = unsafe { (engine.pool.device().call.cuStreamIsCapturing)(stream, &mut status) };
-        rc == CUDA_SUCCESS && status != 0
+    // SAFETY: the out-parameter is live.
+    match unsafe { (engine.pool.device().call.cuStreamIsCapturing)(stream, &mut status) } {
+        CUDA_SUCCESS if status == 0 => Capture::None,
+        CUDA_SUCCESS => Capture::OfThis,
+        _ => Capture::Unknown,
     }
 }
 
@@ -292,78 +348,6 @@ fn time_to_look() -> bool {
     due && LOOKED.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
-/// Maps what the use names wherever it lies.
-fn show(engine: &Engine, using: &mut Using) {
-    for _ in 0..TRIES {
-        if engine.pool.is_ready(using) {
-            return;
-        }
-        engine.pool.expose(using);
-    }
-}
-
-/// Brings the pages of a launch home while other work runs; leaves them where they are at the deadline.
-///
-/// One thread at a time: two that each hold half of what they need would wait for one another.
-fn bring_beside(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using {
-    let mut using = engine.pool.begin_use(named);
-    engine.pool.note_use(&using);
-    let at_home = engine.pool.advance(gpu, context, &using, true) == Progress::Ready;
-    if at_home && engine.pool.is_ready(&mut using) {
-        return using;
-    }
-    let begin = Instant::now();
-    let mut turn = Turn::take();
-    if turn.is_none() {
-        // What a thread waits for must not keep the other's pages away.
-        engine.pool.end_use(using, Ended::Nothing);
-        while turn.is_none() && begin.elapsed() <= quiet::DEADLINE {
-            std::thread::yield_now();
-            turn = Turn::take();
-        }
-        using = engine.pool.begin_use(named);
-    }
-    let begin_own = Instant::now();
-    while turn.is_some() {
-        match engine.pool.advance(gpu, context, &using, begin_own.elapsed() < PATIENCE) {
-            Progress::Ready if engine.pool.is_ready(&mut using) => break,
-            Progress::Stuck => break,
-            Progress::Ready | Progress::Waiting => {}
-        }
-        marks::poll(engine);
-        if engine.pool.on_hold() || quiet::has_given_up() {
-            break;
-        }
-        if begin_own.elapsed() > quiet::DEADLINE {
-            quiet::give_up();
-            break;
-        }
-        std::thread::yield_now();
-    }
-    drop(turn);
-    show(engine, &mut using);
-    stats::WAITED_BESIDE.add_since(begin);
-    using
-}
-
-/// Leave to wait for pages, for one thread at a time; given back when dropped.
-struct Turn;
-
-static TAKEN: AtomicBool = AtomicBool::new(false);
-
-impl Turn {
-    fn take() -> Option<Turn> {
-        // Not `then_some`: that would make a turn in any case, and drop it.
-        (!TAKEN.swap(true, Ordering::AcqRel)).then(|| Turn)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        TAKEN.store(false, Ordering::Release);
-    }
-}
-
 /// Strictly: exchanges pages for a launch that names these addresses, while nothing runs.
 fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
     let away = engine.pool.note_launch(gpu, addresses);
@@ -393,11 +377,23 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
     }
 }
 
+/// A context is about to end. None of its copies is under way then, none begins, and nobody asks about its events.
+pub fn context_leaves(context: Context) -> Option<Still<'static>> {
+    let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
+    let still = engine.pool.hold_still(context);
+    marks::context_ended(Some(engine), context);
+    Some(still)
+}
+
+/// The context has not ended after all, and its markers are gone.
+pub fn context_stays() {
+    unmarked();
+}
+
 /// A stream is about to be destroyed: its work may go on.
 pub fn stream_leaves(stream: CUstream) {
     if let Some(engine) = engine().filter(|_| ON.load(Ordering::Relaxed))
         && let Some((context, _)) = engine.current()
-        && !is_captured(engine, stream)
         && !marks::stream_leaves(engine, context, stream)
     {
         lose_track();
@@ -419,6 +415,9 @@ pub fn unmarked() {
 }
 
 fn lose_track() {
+    if let Some(engine) = engine() {
+        engine.pool.lose_track();
+    }
     quiet::lose_track();
     SETTLED.store(false, Ordering::SeqCst);
 }
@@ -430,9 +429,11 @@ pub fn capture_begins(engine: &Engine) {
     }
 }
 
-/// An address is about to be asked about, or given away: the driver must know it.
-pub fn asked_about(engine: &Engine, address: u64) {
-    engine.pool.expose_address(address);
+/// There is memory that does not fit: functions will have to be scanned in this context.
+pub fn get_ready(engine: &Engine, context: Context) {
+    if is_beside(engine) && !engine.pool.on_hold() {
+        scan::prepare(engine, context);
+    }
 }
 
 /// The stream that NULL names, for the plain function or its per-thread twin.

@@ -109,24 +109,25 @@ fn quiet_in_time() -> bool {
 
 /// The program is about to wait in the driver's function `base`: meanwhile pages are fetched ahead.
 #[inline]
-pub fn before_wait(base: &str, handle: Option<usize>, threaded: bool) {
+pub fn before_wait(base: &str, handle: Option<usize>) {
     if let Some(engine) = engine().filter(|engine| pager::is_beside(engine)) {
-        look_ahead_until(engine, || is_over(engine, base, handle.unwrap_or(0), threaded));
+        look_ahead_until(engine, || is_over(engine, base, handle.unwrap_or(0)));
     }
 }
 
 /// Whether the wait would return at once.
-fn is_over(engine: &Engine, base: &str, handle: usize, threaded: bool) -> bool {
+fn is_over(engine: &Engine, base: &str, handle: usize) -> bool {
     let call = &engine.pool.device().call;
-    match base {
+    // A query of a default stream could end a capture that begins just now.
+    engine.pool.device().relaxed(|| match base {
         // SAFETY: the program's handle; the driver checks it.
         "cuEventSynchronize" => unsafe { (call.cuEventQuery)(handle as CUevent) != CUDA_ERROR_NOT_READY },
         // SAFETY: as above.
-        "cuStreamSynchronize" => unsafe {
-            (call.cuStreamQuery)(pager::default_stream(handle as CUstream, threaded)) != CUDA_ERROR_NOT_READY
+        "cuStreamSynchronize" if handle > CU_STREAM_PER_THREAD as usize => unsafe {
+            (call.cuStreamQuery)(handle as CUstream) != CUDA_ERROR_NOT_READY
         },
         _ => marks::poll(engine),
-    }
+    })
 }
 
 fn look_ahead_until(engine: &Engine, is_over: impl Fn() -> bool) {

@@ -1,9 +1,9 @@
 //! Scans: does memory that a launch works on hold addresses of the pool?
 //!
 //! A small kernel of ours (`scan.ptx`) looks at ranges of memory, on the program's stream, and stores a flag in pinned
-//! memory if it finds a word that lies in the arena as far as it was ever used. It counts also where no allocation is: a
-//! stale pointer
-//! is a pointer. An event behind the kernel says when the flag is final. Nothing here waits for the program's work.
+//! memory if it finds a word that lies in the arena as far as it was ever used. It counts also where no allocation is:
+//! a stale pointer is a pointer. An event behind the kernel says when the flag is final. Nothing here waits for the
+//! program's work.
 //!
 //! The answer is never *clean* by accident: an error, a context that has ended, or a lost event reads as pointers. The
 //! kernel has to find, and not to find, words of ours in each context before its answers count there.

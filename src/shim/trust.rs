@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vgmem_abi::*;
 use vgmem_engine::Context;
 
+use crate::pager::Launch;
 use crate::scan::{self, Found, Ticket};
 use crate::start::{Engine, engine};
 
@@ -41,9 +42,26 @@ struct Known {
     tickets: Vec<Ticket>,
 }
 
-static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
+/// A function in a context: handles of kernels are the same in all.
+type Key = (usize, Context);
 
-fn known() -> MutexGuard<'static, Option<HashMap<usize, Known>>> {
+impl Known {
+    /// Looks at the results of its scans. One that found an address decides; all that were clean do.
+    fn settle(&mut self, engine: &Engine) {
+        let found: Vec<Found> = self.tickets.iter_mut().map(|ticket| scan::result(engine, ticket)).collect();
+        if found.contains(&Found::Pointers) {
+            self.opaque = true;
+        } else if found.contains(&Found::Pending) {
+            return;
+        }
+        self.trusted |= !found.is_empty() && !self.opaque;
+        self.tickets.clear();
+    }
+}
+
+static KNOWN: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
+
+fn known() -> MutexGuard<'static, Option<HashMap<Key, Known>>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -55,48 +73,25 @@ pub fn forget_functions() {
 }
 
 /// What is known of `function` now. Counts one launch.
-pub fn of(engine: &Engine, function: CUfunction) -> Trust {
+pub fn of(engine: &Engine, context: Context, function: CUfunction) -> Trust {
     let mut known = known();
-    let one = known.get_or_insert_default().entry(function as usize).or_default();
+    let one = known.get_or_insert_default().entry((function as usize, context)).or_default();
     one.launches += 1;
     if one.opaque {
         return Trust::Opaque;
     }
-    let mut clean = !one.tickets.is_empty();
-    let mut pending = false;
-    for ticket in &mut one.tickets {
-        match scan::result(engine, ticket) {
-            Found::Pending => pending = true,
-            Found::Clean => {}
-            Found::Pointers => {
-                one.opaque = true;
-                clean = false;
-            }
-        }
-    }
+    one.settle(engine);
     if one.opaque {
         log::debug!(
             "function {} works with addresses in memory: nothing moves beside it",
             name(engine, function)
         );
-        one.tickets.clear();
         return Trust::Opaque;
-    }
-    if !pending {
-        one.tickets.clear();
-        one.trusted |= clean;
     }
     match one.trusted {
         false => Trust::Unknown,
         true if one.launches >= AGAIN && one.launches.is_power_of_two() => Trust::Sample,
         true => Trust::Trusted,
-    }
-}
-
-/// A launch of `function` was scanned.
-pub fn scanned(function: CUfunction, tickets: impl IntoIterator<Item = Ticket>) {
-    if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize)) {
-        one.tickets.extend(tickets);
     }
 }
 
@@ -115,8 +110,8 @@ fn name(engine: &Engine, function: CUfunction) -> String {
 }
 
 /// The function cannot be scanned: its operands may lie where we must not read.
-pub fn distrust(engine: &Engine, function: CUfunction) {
-    if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize)) {
+pub fn distrust(engine: &Engine, context: Context, function: CUfunction) {
+    if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize, context)) {
         log::debug!(
             "function {} works with memory that cannot be looked at: nothing moves beside it",
             name(engine, function)
@@ -132,7 +127,11 @@ pub fn operands(engine: &Engine, gpu: u8, words: &[u64]) -> Option<Vec<(u64, u64
     let mut ranges = Vec::new();
     for &word in words {
         if let Some(found) = engine.pool.find(word) {
-            ranges.push((word, found.base + found.bytes));
+            let end = found.base + found.bytes;
+            if !engine.pool.reaches(gpu, word, end - word) {
+                return None;
+            }
+            ranges.push((word, end));
         } else if engine.pool.in_arena(word) {
             continue; // freed: such an address is not followed by a program that runs without us
         } else if let Some(end) = unpooled(engine, gpu, word)? {
@@ -179,7 +178,18 @@ fn ask(engine: &Engine, attribute: c_int, address: u64) -> Option<u64> {
     (rc == CUDA_SUCCESS).then_some(value)
 }
 
-/// Scans the operands of a launch on its stream.
-pub fn scan(engine: &Engine, context: Context, stream: CUstream, ranges: &[(u64, u64)]) -> Option<Ticket> {
-    scan::begin(engine, context, stream, ranges)
+/// Scans the operands of a launch on its stream; whether that could be done.
+pub fn scan(engine: &Engine, context: Context, launch: &Launch, ranges: &[(u64, u64)]) -> bool {
+    let ticket = scan::begin(engine, context, launch.stream, ranges).or_else(|| {
+        // Results that nobody asked for keep the flags.
+        for one in known().iter_mut().flat_map(HashMap::values_mut) {
+            one.settle(engine);
+        }
+        scan::begin(engine, context, launch.stream, ranges)
+    });
+    let Some(ticket) = ticket else { return false };
+    if let Some(one) = known().get_or_insert_default().get_mut(&(launch.function as usize, context)) {
+        one.tickets.push(ticket);
+    }
+    true
 }

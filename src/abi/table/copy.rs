@@ -6,7 +6,7 @@
 #[macro_export]
 macro_rules! rows_copy {
     ($then:ident) => { $then! { copy;
-        forward none cuFabricCpyBatchAsync: cuFabricCpyBatchAsync@13050 / cuFabricCpyBatchAsync_ptsz@13050 (a: usize, b: *mut c_void, c: u64, d: CUstream);
+        submit none cuFabricCpyBatchAsync: cuFabricCpyBatchAsync@13050 / cuFabricCpyBatchAsync_ptsz@13050 (a: usize, b: *mut c_void, c: u64, d: CUstream);
         submit none cuMemBatchDecompressAsync: cuMemBatchDecompressAsync@12060 / cuMemBatchDecompressAsync_ptsz@12060 (a: *mut c_void, b: usize, c: c_uint, d: *mut usize, e: CUstream);
         hook sim cuMemcpy: cuMemcpy@4000 / cuMemcpy_ptds@7000 (a: CUdeviceptr, b: CUdeviceptr, c: usize);
         forward none cuMemcpy2D: cuMemcpy2D@2000 (a: *const c_void);

@@ -42,6 +42,9 @@ macro_rules! action {
     (wait) => {
         Action::Wait
     };
+    (look) => {
+        Action::Look
+    };
     (forward) => {
         Action::Forward
     };

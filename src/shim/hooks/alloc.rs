@@ -6,7 +6,7 @@ use vgmem_policy::{GRANULE, round_up};
 
 use crate::real::Driver;
 use crate::start::{Engine, engine};
-use crate::{ledger, report};
+use crate::{ledger, pager, report};
 
 /// Rows of a pitched allocation begin at multiples of this many bytes, as the driver's do.
 const PITCH: u64 = 512;
@@ -143,7 +143,10 @@ fn pooled(
     }
     let answer = make(&engine.pool, Request { home, context, bytes });
     match answer {
-        Ok(address) => log::debug!("{bytes} bytes for GPU {home} at {address:#x}"),
+        Ok(address) => {
+            log::debug!("{bytes} bytes for GPU {home} at {address:#x}");
+            pager::get_ready(engine, context);
+        }
         Err(DriverError::OUT_OF_MEMORY) => report::out_of_memory(engine, home, bytes),
         Err(error) => log::warn!("{bytes} bytes for GPU {home}: the driver answered {}", error.code()),
     }

@@ -8,7 +8,7 @@ use vgmem_abi::*;
 
 use super::access::{Range, give, give_to_context, reach, stream_of};
 use crate::exports::copy::slots;
-use crate::pager::Use;
+use crate::pager::{Held, Use};
 use crate::start::engine;
 
 /// The bytes from the first to the last that a box of `depth` layers of `rows` rows of `width` bytes covers.
@@ -152,6 +152,7 @@ pub unsafe fn cuGraphAddMemcpyNode(
     copy: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> CUresult {
+    let _held = Held::of_everything();
     // SAFETY: the program's own structure.
     if !unsafe { node(copy, context) } {
         return CUDA_ERROR_INVALID_VALUE;
@@ -168,6 +169,7 @@ pub unsafe fn cuGraphExecMemcpyNodeSetParams(
     copy: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> CUresult {
+    let _held = Held::of_everything();
     // SAFETY: the program's own structure.
     if !unsafe { node(copy, context) } {
         return CUDA_ERROR_INVALID_VALUE;
@@ -219,7 +221,7 @@ pub unsafe fn cuMemcpyBatchAsync(
     let Some(made) = (unsafe { batch(to, from, sizes, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, failed, stream) };
-    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpyBatchAsync))
+    made.in_parts().done(rc, stream_of(stream, real as usize, &slots::cuMemcpyBatchAsync))
 }
 
 /// `cuMemcpyBatchAsync`, second ABI.
@@ -238,7 +240,7 @@ pub unsafe fn cuMemcpyBatchAsync_v2(
     let Some(made) = (unsafe { batch(to, from, sizes, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(to, from, sizes, count, attributes, starts, attribute_count, stream) };
-    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpyBatchAsync_v2))
+    made.in_parts().done(rc, stream_of(stream, real as usize, &slots::cuMemcpyBatchAsync_v2))
 }
 
 /// One box of a batch: two operands and a size, as the driver lays them out.
@@ -299,7 +301,7 @@ pub unsafe fn cuMemcpy3DBatchAsync(
     let Some(made) = (unsafe { boxes(list, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(count, list, failed, flags, stream) };
-    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpy3DBatchAsync))
+    made.in_parts().done(rc, stream_of(stream, real as usize, &slots::cuMemcpy3DBatchAsync))
 }
 
 /// `cuMemcpy3DBatchAsync`, second ABI.
@@ -314,7 +316,7 @@ pub unsafe fn cuMemcpy3DBatchAsync_v2(
     let Some(made) = (unsafe { boxes(list, count) }) else { return CUDA_ERROR_INVALID_VALUE };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(count, list, flags, stream) };
-    made.done(rc, stream_of(stream, real as usize, &slots::cuMemcpy3DBatchAsync_v2))
+    made.in_parts().done(rc, stream_of(stream, real as usize, &slots::cuMemcpy3DBatchAsync_v2))
 }
 
 /// `cuMemcpy3DWithAttributesAsync`.

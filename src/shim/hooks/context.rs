@@ -4,9 +4,11 @@ use std::ffi::CStr;
 
 use vgmem_abi::*;
 
+use vgmem_engine::Still;
+
 use super::launch;
-use crate::slot;
 use crate::start::{self, Engine, engine};
+use crate::{pager, slot};
 
 /// `cuInit`: the engine starts after the first that succeeds.
 pub unsafe fn cuInit(real: pointers::cuInit, flags: c_uint) -> CUresult {
@@ -82,8 +84,10 @@ pub unsafe fn cuCtxDestroy(real: pointers::cuCtxDestroy, context: CUcontext) -> 
 /// As the driver's function.
 unsafe fn destroy(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresult {
     launch::forget_functions();
+    let still = pager::context_leaves(context as u64);
     // SAFETY: the program's own call, unchanged. The driver refuses primary contexts, and goes on with them.
     let rc = unsafe { real(context) };
+    left(rc, still);
     if rc == CUDA_SUCCESS && !context.is_null() {
         ended(context as u64, true);
     }
@@ -123,6 +127,13 @@ pub unsafe fn cuDevicePrimaryCtxRelease(
     unsafe { release(real, gpu) }
 }
 
+/// After the driver's answer: pages may move again, and a context that did not end is looked at with care.
+fn left(rc: CUresult, still: Option<Still<'static>>) {
+    if still.is_some() && rc != CUDA_SUCCESS {
+        pager::context_stays();
+    }
+}
+
 /// Lets the driver reset the primary context; if it did, what the context held goes.
 ///
 /// # Safety
@@ -130,8 +141,10 @@ pub unsafe fn cuDevicePrimaryCtxRelease(
 unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CUresult {
     let context = engine().and_then(|engine| engine.pool.device().primary(gpu));
     launch::forget_functions();
+    let still = context.and_then(pager::context_leaves);
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(gpu) };
+    left(rc, still);
     if rc == CUDA_SUCCESS
         && let Some(context) = context
     {

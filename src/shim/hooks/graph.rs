@@ -8,7 +8,7 @@ use super::access::stream_of;
 use super::launch::pooled_words;
 use crate::exports::graph::slots;
 use crate::graphs;
-use crate::pager::{self, Use};
+use crate::pager::{self, Held, Use};
 use crate::start::{Engine, engine, with_room};
 
 /// A captured stream, with its context; the default streams exist once per thread.
@@ -159,6 +159,7 @@ macro_rules! instantiate {
         pub unsafe fn $name(
             real: pointers::$name, exec: *mut CUgraphExec, graph: CUgraph, $($arg: $type),*
         ) -> CUresult {
+            let _held = Held::of_everything();
             // SAFETY: the program's own call, unchanged; one that failed for want of memory has done nothing.
             let rc = with_room(|| unsafe { real(exec, graph, $($arg),*) });
             // SAFETY: the driver has just written it.
@@ -185,33 +186,48 @@ pub fn cuGraphExecDestroy(rc: CUresult, exec: CUgraphExec) {
     }
 }
 
-/// After `cuGraphExecUpdate`, first ABI.
-pub fn cuGraphExecUpdate(
-    rc: CUresult,
+/// `cuGraphExecUpdate`, first ABI.
+pub unsafe fn cuGraphExecUpdate(
+    real: pointers::cuGraphExecUpdate,
     exec: CUgraphExec,
     graph: CUgraph,
-    _node: *mut CUgraphNode,
-    _result: *mut c_int,
-) {
-    if rc == CUDA_SUCCESS {
-        graphs::made_from(exec, graph);
-    }
+    node: *mut CUgraphNode,
+    result: *mut c_int,
+) -> CUresult {
+    let _held = Held::of_everything();
+    // SAFETY: the program's own call, unchanged.
+    updated(unsafe { real(exec, graph, node, result) }, exec, graph)
 }
 
-/// After `cuGraphExecUpdate`, second ABI.
-pub fn cuGraphExecUpdate_v2(rc: CUresult, exec: CUgraphExec, graph: CUgraph, _result: *mut c_void) {
-    if rc == CUDA_SUCCESS {
-        graphs::made_from(exec, graph);
-    }
-}
-
-/// After `cuGraphExecKernelNodeSetParams`.
-pub fn cuGraphExecKernelNodeSetParams_v2(
-    rc: CUresult,
+/// `cuGraphExecUpdate`, second ABI.
+pub unsafe fn cuGraphExecUpdate_v2(
+    real: pointers::cuGraphExecUpdate_v2,
     exec: CUgraphExec,
-    _node: CUgraphNode,
+    graph: CUgraph,
+    result: *mut c_void,
+) -> CUresult {
+    let _held = Held::of_everything();
+    // SAFETY: the program's own call, unchanged.
+    updated(unsafe { real(exec, graph, result) }, exec, graph)
+}
+
+fn updated(rc: CUresult, exec: CUgraphExec, graph: CUgraph) -> CUresult {
+    if rc == CUDA_SUCCESS {
+        graphs::made_from(exec, graph);
+    }
+    rc
+}
+
+/// `cuGraphExecKernelNodeSetParams`.
+pub unsafe fn cuGraphExecKernelNodeSetParams_v2(
+    real: pointers::cuGraphExecKernelNodeSetParams_v2,
+    exec: CUgraphExec,
+    node: CUgraphNode,
     params: *const CUDA_KERNEL_NODE_PARAMS,
-) {
+) -> CUresult {
+    let _held = Held::of_everything();
+    // SAFETY: the program's own call, unchanged.
+    let rc = unsafe { real(exec, node, params) };
     // SAFETY: the driver has just read it.
     if let Some(params) = unsafe { params.as_ref() }
         && rc == CUDA_SUCCESS
@@ -220,4 +236,5 @@ pub fn cuGraphExecKernelNodeSetParams_v2(
         // SAFETY: as above.
         graphs::adds(exec, unsafe { pooled_words(engine, params) });
     }
+    rc
 }

@@ -137,14 +137,13 @@ unsafe fn prepare(
     // SAFETY: handed on.
     let words = unsafe { scan(engine, function, params, extra) };
     let words = words.as_deref();
-    let made = if paged { Use::of_launch(engine, &Launch { function, words, stream }) } else { Use::noted() };
     if let Some(gpu) = several {
         match words {
             Some(words) => words.iter().for_each(|&word| engine.pool.use_allocation(gpu, word)),
             None => engine.pool.use_everything(gpu),
         }
     }
-    made
+    if paged { Use::of_launch(engine, &Launch { function, words, stream }) } else { Use::noted() }
 }
 
 /// The pooled addresses among a graph node's parameters.

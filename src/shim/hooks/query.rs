@@ -4,7 +4,7 @@ use vgmem_abi::*;
 use vgmem_engine::Found;
 use vgmem_policy::{Amount, GRANULE, advertised};
 
-use crate::pager;
+use crate::pager::Held;
 use crate::start::{Engine, engine};
 
 /// What GPU `gpu` shows to the program. `free` is what the driver has left there, where it could be asked.
@@ -157,15 +157,13 @@ pub unsafe fn cuPointerGetAttribute(
     address: CUdeviceptr,
 ) -> CUresult {
     let found = if data.is_null() { None } else { engine().and_then(|engine| engine.pool.find(address)) };
-    if found.is_some()
-        && let Some(engine) = engine()
-    {
-        pager::asked_about(engine, address);
-    }
     match found.as_ref().and_then(|found| answer(attribute, found, address)) {
         // Pooled, and the driver's answer about the page is right.
         // SAFETY: the program's own call.
-        None if found.is_some() => unsafe { real(data, attribute, address) },
+        None if found.is_some() => unsafe {
+            let _held = Held::of_addresses(&[address]);
+            real(data, attribute, address)
+        },
         // SAFETY: the program's own call.
         None => unsafe { real(data, attribute, known_to_driver(address)) },
         // SAFETY: not NULL; the driver writes as many bytes for this attribute, here too although it fails.
@@ -239,9 +237,7 @@ pub unsafe fn cuPointerGetAttributes(
         }
         return rc;
     };
-    if let Some(engine) = engine() {
-        pager::asked_about(engine, address);
-    }
+    let _held = Held::of_addresses(&[address]);
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(count, attributes, data, address) };
     if rc != CUDA_SUCCESS {

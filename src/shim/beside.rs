@@ -1,0 +1,79 @@
+//! Waiting for the pages of a launch while other work runs (rule S4).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use vgmem_engine::{Context, Ended, Progress, Using};
+
+use crate::start::Engine;
+use crate::{marks, pager, quiet, stats};
+
+/// How long a launch waits for the best page to go before it lets another one go that is idle.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Brings the pages of a launch home while other work runs; leaves them where they are at the deadline.
+///
+/// One thread at a time: two that each hold half of what they need would wait for one another.
+pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using {
+    let mut using = engine.pool.begin_use(named);
+    engine.pool.note_use(&using);
+    let at_home = engine.pool.advance(gpu, context, &using, true) == Progress::Ready;
+    if at_home && engine.pool.is_ready(&mut using) {
+        return using;
+    }
+    let begin = Instant::now();
+    let mut turn = Turn::take();
+    if turn.is_none() {
+        // What a thread waits for must not keep the other's pages away.
+        engine.pool.end_use(using, Ended::Nothing);
+        while turn.is_none()
+            && begin.elapsed() <= quiet::DEADLINE
+            && !engine.pool.on_hold()
+            && !quiet::has_given_up()
+        {
+            std::thread::yield_now();
+            marks::poll(engine);
+            turn = Turn::take();
+        }
+        using = engine.pool.begin_use(named);
+    }
+    let begin_own = Instant::now();
+    while turn.is_some() {
+        match engine.pool.advance(gpu, context, &using, begin_own.elapsed() < PATIENCE) {
+            Progress::Ready if engine.pool.is_ready(&mut using) => break,
+            Progress::Stuck => break,
+            Progress::Ready | Progress::Waiting => {}
+        }
+        marks::poll(engine);
+        if !pager::is_calm(engine) || quiet::has_given_up() {
+            break;
+        }
+        if begin_own.elapsed() > quiet::DEADLINE {
+            quiet::give_up();
+            break;
+        }
+        std::thread::yield_now();
+    }
+    drop(turn);
+    engine.pool.claim(&mut using);
+    stats::WAITED_BESIDE.add_since(begin);
+    using
+}
+
+/// Leave to wait for pages, for one thread at a time; given back when dropped.
+struct Turn;
+
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        // Not `then_some`: that would make a turn in any case, and drop it.
+        (!TAKEN.swap(true, Ordering::AcqRel)).then(|| Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TAKEN.store(false, Ordering::Release);
+    }
+}
