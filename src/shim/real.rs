@@ -49,9 +49,10 @@ functions! {
         cuStreamIsCapturing cuStreamQuery cuStreamSynchronize
         cuThreadExchangeStreamCaptureMode;
     optional: cuDeviceGetP2PAttribute cuFuncGetName cuFuncGetParamInfo cuFuncLoad
-        cuGraphChildGraphNodeGetGraph cuGraphGetNodes cuGraphKernelNodeGetParams_v2 cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetType
-        cuKernelGetName cuKernelGetParamInfo cuLaunchKernel
-        cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuModuleGetFunction cuModuleLoadData;
+        cuGraphChildGraphNodeGetGraph cuGraphGetNodes cuGraphKernelNodeGetParams_v2
+        cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetType cuKernelGetName
+        cuKernelGetParamInfo cuLaunchKernel cuMemHostAlloc cuMemHostGetDevicePointer_v2
+        cuModuleGetFunction cuModuleLoadData;
 }
 
 fn address(name: &'static str) -> Option<*mut c_void> {
