@@ -386,7 +386,10 @@ static void equip(struct worker *k, int id) {
     k->table = new_block(k, 2 * MIB), k->out = new_block(k, 4096);
     for (int i = 0; i < LINKED_BLOCKS; i++) k->links[i] = new_block(k, 2 * MIB + 4096);
     for (int i = 0; i < NODES; i++)
-        k->nodes[i] = (struct place){k->links[i % LINKED_BLOCKS], (size_t)(i / LINKED_BLOCKS) * 32768 + 8 * below(&k->w, 4096)};
+        k->nodes[i] = (struct place){
+            k->links[i % LINKED_BLOCKS],
+            (size_t)(i / LINKED_BLOCKS) * 32768 + 8 * below(&k->w, 4096),
+        };
     link_nodes(k);
     for (int i = 0; i < CHAIN; i++) k->chain[i] = new_block(k, 4 * MIB);
     for (size_t bytes = 4 * MIB; k->held + bytes < k->budget; bytes = some_size(k))
@@ -425,8 +428,8 @@ static void report(double seconds) {
         struct page page;
         away += k->w.blocks[i].bytes && page_of(k->w.blocks[i].at, &page) && page.gpu < 0;
     }
-    printf("soak %.0f steps %llu rss_kib %ld maps %ld fds %ld threads %ld held_mib %zu away %d read_mib %llu\n", seconds,
-           (unsigned long long)(workers[0].steps + k->steps), resident * (sysconf(_SC_PAGESIZE) / 1024), lines,
+    printf("soak %.1f steps %llu rss_kib %ld maps %ld fds %ld threads %ld held_mib %zu away %d read_mib %llu\n",
+           seconds, (unsigned long long)(workers[0].steps + k->steps), resident * (sysconf(_SC_PAGESIZE) / 1024), lines,
            entries("/proc/self/fd") - 1, entries("/proc/self/task"), taken / MIB, away,
            (unsigned long long)(workers[0].w.read + k->w.read) / MIB);
     fflush(stdout);
@@ -445,7 +448,8 @@ int main(int argc, char **argv) {
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     mallopt(M_ARENA_MAX, 1);
     begin(seed);
-    cuEventDestroy_v2 = need(dlsym(need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda"), "cuEventDestroy_v2"), "cuEventDestroy_v2");
+    void *handle = need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda.so.1");
+    cuEventDestroy_v2 = need(dlsym(handle, "cuEventDestroy_v2"), "cuEventDestroy_v2");
     page_of = (int (*)(unsigned long long, struct page *))dlsym(RTLD_DEFAULT, "vgmem_page_of");
     for (int i = 0; i < 2; i++) equip(&workers[i], i);
     CHECK(d.cuCtxSynchronize());
