@@ -2,6 +2,7 @@
 # The hardware suite for one GPU: programs of every kind, native and preloaded, compared bit by bit.
 #
 #   ./scripts/gpu.sh [NAME ...]        all cases, or those whose names contain one of the words
+#   ./scripts/gpu.sh soak              ten minutes of one program, only where it is named (SOAK_SECONDS, 480)
 #
 # Needs a GPU and python3; cases whose tools are missing (PyTorch, CuPy, nvcc, ...) are skipped by name.
 # Nothing is built but the test programs, and nothing is fetched: the library comes from

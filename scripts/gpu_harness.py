@@ -99,8 +99,9 @@ class Suite:
             self.log.write(text)
             self.log.flush()
 
-    def run(self, command, settings=None, extra=None):
-        """Runs a program; preloaded if `settings` is a dict."""
+    def run(self, command, settings=None, extra=None, timeout=None):
+        """Runs a program; preloaded if `settings` is a dict. `timeout` in seconds, if not that of all."""
+        timeout = timeout or self.options.timeout
         env = {name: value for name, value in os.environ.items()
                if not name.startswith("VGMEM_") or name.startswith("VGMEM_SIM")}
         env.update(extra or {})
@@ -118,13 +119,13 @@ class Suite:
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    cwd=ROOT, errors="replace", start_new_session=True)
         try:
-            out, err = process.communicate(timeout=self.options.timeout)
+            out, err = process.communicate(timeout=timeout)
             code = process.returncode
         except subprocess.TimeoutExpired:
             # Its children too, or they would hold the pipes open.
             os.killpg(process.pid, 9)
             out, err = process.communicate()
-            code, err = -1, err + f"\nno end within {self.options.timeout} s"
+            code, err = -1, err + f"\nno end within {timeout} s"
         self.write(f"$ {' '.join(shown)}\n{out}{err}-- code {code}, {time.monotonic() - start:.1f} s\n")
         return Run(code, out, err)
 
@@ -141,10 +142,10 @@ class Suite:
             raise Skip(f"does not run here without the library either: {last_line(run)}")
         return run.must_pass("native")
 
-    def preloaded(self, command, settings, extra=None):
+    def preloaded(self, command, settings, extra=None, timeout=None):
         """A run with the library, and its exit report."""
         report = os.path.join(self.work, f"report{self.number()}.json")
-        run = self.run(command, {"VGMEM_REPORT": report, **settings}, extra)
+        run = self.run(command, {"VGMEM_REPORT": report, **settings}, extra, timeout)
         run.must_pass("preloaded")
         pages = read_report(report)
         self.write(json.dumps(pages) + "\n")

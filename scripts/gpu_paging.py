@@ -2,10 +2,13 @@
 
 Every program runs native, with pages where they were placed (`off`), and paged in both safeties, one after another; all
 print the same results. `step_ms` of each, its ratio to native and to static, and the pages that moved.
+
+`soak` runs only where it is named: one program for SOAK_SECONDS (480), in which nothing may grow and every round must
+give the same results.
 """
 import os
 
-from gpu_harness import Failure, equal, python
+from gpu_harness import Failure, equal, python, size
 
 # Name, program, sizes. The bound of each is the overflow once over the link, or the native time.
 PROGRAMS = (
@@ -18,6 +21,8 @@ KINDS = (("off", {"VGMEM_PAGING": "off"}),
          ("auto", {"VGMEM_PAGING": "auto", "VGMEM_SAFETY": "auto"}))
 # Bytes a second of the link, one way (docs/RESULTS.md).
 LINK = 55.4e9
+# What the last quarter of a soak may have more than the second one, beside 2 %.
+SLACK = {"rss_kib": 32 << 10, "maps": 32, "fds": 2, "threads": 2}
 
 
 def figures(run):
@@ -65,9 +70,56 @@ def page_sizes(suite):
     return found
 
 
+def samples(run):
+    """The `soak` lines of a run: numbers by name."""
+    rows = [line.split() for line in run.out.splitlines() if line.startswith("soak ")]
+    return [dict(zip(["seconds"] + row[2::2], map(float, row[1::2]))) for row in rows]
+
+
+def grown(found):
+    """What had more in the last quarter than in the second one: name, mean before, mean after."""
+    end = found[-1]["seconds"] if found else 0
+    second = [one for one in found if end / 4 < one["seconds"] <= end / 2]
+    last = [one for one in found if one["seconds"] > end * 3 / 4]
+    if len(second) < 2 or len(last) < 2:
+        raise Failure(f"{len(found)} lines in {end} s are too few for a verdict")
+    means = [(name, *(sum(one[name] for one in part) / len(part) for part in (second, last))) for name in SLACK]
+    return [(name, before, after) for name, before, after in means if after > before * 1.02 + SLACK[name]]
+
+
+def soak(suite):
+    """One program for a long time, paged beside its work: the results of one round without us, and nothing grows."""
+    command = python(suite, "torch", "torch_soak.py")
+    seconds = int(os.environ.get("SOAK_SECONDS", "480"))
+    native = suite.native(command, {"ROUNDS": "1"})
+    if (native.bytes or 0) <= size(suite.options.limit):
+        raise Failure(f"the program takes {native.bytes} bytes, no more than the limit")
+    limits = {"VGMEM_DEVICE_LIMIT": suite.options.limit, "VGMEM_HOST": suite.options.host, **dict(KINDS)["auto"]}
+    # Beside the rounds: the start, and a last round that began in time.
+    run, report = suite.preloaded(command, limits, {"SECONDS": str(seconds)}, max(suite.options.timeout, seconds + 120))
+    equal(native, run)
+    lines = samples(run)
+    more = grown(lines)
+    first, last = lines[0], lines[-1]
+    found = {"rounds": int(run.figures["rounds"]), "native_round_ms": native.time, "round_ms": run.time,
+             "gib": round(native.bytes / 2**30, 2), "fetched": report["fetched"], "evicted": report["evicted"]}
+    for name in SLACK:
+        found[f"{name}_first_and_last"] = [int(first[name]), int(last[name])]
+    if more:
+        raise Failure("; ".join(f"{name} grew from {before:.0f} to {after:.0f}" for name, before, after in more)
+                      + f": {found}")
+    if not report["fetched"] or not report["evicted"]:
+        raise Failure(f"no page moved: {found}")
+    if report["lost"]:  # what PyTorch holds at the end stays live
+        raise Failure(f"{report['lost']} bytes lost at exit: {found}")
+    return {**found, "report": report}
+
+
 def paging_cases(suite):
     """The cases; PAGING_KINDS names the kinds that run (all by default)."""
     kinds = os.environ.get("PAGING_KINDS", "off strict auto").split()
     for name, program, sizes in PROGRAMS:
         suite.case(f"paging_{name}", paged, suite, program, sizes, kinds)
     suite.case("page_sizes", page_sizes, suite)
+    if any("soak" in name for name in suite.options.names):
+        suite.case("soak", soak, suite)
