@@ -192,6 +192,19 @@ fn hardly_more_than_fits_moves_pages_too() {
     survives("adversary_load", "just_over");
 }
 
+/// A second GPU takes what the first has no room for, before the host does; its pages come home as well.
+#[test]
+fn pages_go_to_a_peer_before_they_go_to_the_host() {
+    for safety in MODES {
+        let run = program("adversary", "kernel_table", 5).sim("gpus=2,mem=136M,host=4G,link=nvlink4");
+        let run = run.env("VGMEM_HOST", "2G").env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_PAGING", "auto");
+        let (outcome, report) = Report::of(&run.env("VGMEM_SAFETY", safety));
+        assert_eq!((outcome.number("wrong"), outcome.stderr.as_str()), (0, ""), "{safety}: {outcome:#?}");
+        assert!(report.number("fetched") > 100 && report.number("evicted") > 100, "{safety}: {report:?}");
+        assert!(report.gpu(1).at_peak > 100 * MIB, "{safety}: {report:?}");
+    }
+}
+
 /// What trust was wrong about is loud, with what to do about it, and never a wrong byte; strict does it right.
 #[test]
 fn a_trusted_kernel_that_follows_an_address_after_all_is_loud() {

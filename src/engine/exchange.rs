@@ -242,6 +242,24 @@ impl<D: Device> Pool<D> {
         passages
     }
 
+    /// Whether a GPU is so full that its pages will soon have to go elsewhere.
+    pub fn is_nearly_full(&self, home: u8) -> bool {
+        let state = self.lock();
+        state.tiers.get(home as usize).is_some_and(|tier| tier.used >= tier.capacity / 8 * 7)
+    }
+
+    /// Makes the frames in host RAM that pages of this GPU move through, ahead of their first use: pinning them takes
+    /// longer than a copy. How many were made.
+    pub fn make_frames_ahead(&self, home: u8, context: Context) -> usize {
+        let whom = For { home, context };
+        let (host, page) = (self.host_tier(), self.config.page_bytes);
+        let count = self.config.host_exchange / page;
+        let frames: Vec<Frame> = (0..count).map_while(|_| self.take_frame(whom, host, page)).collect();
+        let made = frames.len();
+        frames.into_iter().for_each(|frame| self.spare(frame));
+        made
+    }
+
     /// Tiers other than home, nearest first.
     pub(crate) fn tiers_away(&self, whom: For) -> Vec<usize> {
         let state = self.lock();

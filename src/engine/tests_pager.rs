@@ -83,6 +83,18 @@ fn host_frames_are_used_again() {
 }
 
 #[test]
+fn frames_are_made_ahead_where_the_gpu_is_nearly_full() {
+    let pool = small(16);
+    assert!(!pool.is_nearly_full(0));
+    let all = filled(&pool, 2);
+    assert!(pool.is_nearly_full(0));
+    assert_eq!(pool.make_frames_ahead(0, 100), 1);
+    assert_eq!(pool.lock().tiers[1].spare, 4 * G);
+    check(&pool, &[20, 68]);
+    assert!(intact(&pool, &all));
+}
+
+#[test]
 fn operands_that_do_not_fit_are_left_where_they_are() {
     let pool = small(16);
     let all = filled(&pool, 3);

@@ -38,6 +38,8 @@ static COOL: AtomicU64 = AtomicU64::new(0);
 static PENALTY: AtomicU64 = AtomicU64::new(COOLING);
 /// When a launch looked ahead last, in microseconds since the start.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
+/// GPUs for which frames were made ahead, one bit each.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
 static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Turns the pager on, before the program's first submission. `beside`: moves may run beside work.
@@ -192,7 +194,7 @@ impl Use {
     /// A copy or memset that uses the allocations of these addresses, and nothing else.
     #[inline]
     pub fn of_ranges(addresses: impl IntoIterator<Item = u64>) -> Use {
-        match engine().filter(|engine| is_beside(engine)) {
+        match engine().filter(|engine| is_needed(engine)) {
             None => Use::noted(),
             Some(engine) => Use::of_addresses(engine, &addresses.into_iter().collect::<Vec<_>>()),
         }
@@ -201,6 +203,9 @@ impl Use {
     #[cold]
     fn of_addresses(engine: &Engine, addresses: &[u64]) -> Use {
         let mut using = engine.pool.begin_use(addresses);
+        if !using.is_empty() {
+            engine.pool.note_use(&using);
+        }
         engine.pool.claim(&mut using);
         Use { on: true, using, ..Use::default() }
     }
@@ -429,10 +434,19 @@ pub fn capture_begins(engine: &Engine) {
     }
 }
 
-/// There is memory that does not fit: functions will have to be scanned in this context.
-pub fn get_ready(engine: &Engine, context: Context) {
-    if is_beside(engine) && !engine.pool.on_hold() {
+/// Memory was allocated: when it gets scarce, what paging needs is made while there is room and time.
+pub fn get_ready(engine: &'static Engine, context: Context, home: u8) {
+    if !ON.load(Ordering::Relaxed) || engine.pool.on_hold() {
+        return;
+    }
+    if is_beside(engine) {
         scan::prepare(engine, context);
+    }
+    let bit = 1u64 << (home & 63);
+    if engine.pool.is_nearly_full(home) && AHEAD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        let work = move || log::debug!("{} frames ahead", engine.pool.make_frames_ahead(home, context));
+        // Without the thread they are made at their first use.
+        let _ = std::thread::Builder::new().name("vgmem-pin".into()).spawn(work);
     }
 }
 

@@ -128,7 +128,7 @@ pub unsafe fn cuMemFreeAsync(
 /// An allocation from the pool for the current context; `None` where the driver shall answer: no context is
 /// current, or its GPU is not in the pool.
 fn pooled(
-    engine: &Engine,
+    engine: &'static Engine,
     bytes: u64,
     make: impl Fn(&Pool<Driver>, Request) -> Result<u64, DriverError>,
 ) -> Option<Result<u64, DriverError>> {
@@ -145,7 +145,7 @@ fn pooled(
     match answer {
         Ok(address) => {
             log::debug!("{bytes} bytes for GPU {home} at {address:#x}");
-            pager::get_ready(engine, context);
+            pager::get_ready(engine, context, home);
         }
         Err(DriverError::OUT_OF_MEMORY) => report::out_of_memory(engine, home, bytes),
         Err(error) => log::warn!("{bytes} bytes for GPU {home}: the driver answered {}", error.code()),
