@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use vgmem_policy::{GRANULE, Shortage, pieces, place, round_up};
 
 use crate::device::{Device, DriverError, Handle};
+use crate::exchange::Frame;
 use crate::map::PageId;
 use crate::pool::{Allocation, Around, Page, Pool, Request, State};
 use crate::uses::Uses;
@@ -19,13 +20,21 @@ struct Piece {
     tier: usize,
 }
 
+/// A piece that is mapped. Its memory may have been a spare frame, with a shadow mapping; 0 is none.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    piece: Piece,
+    handle: Handle,
+    shadow: u64,
+}
+
 /// An allocation under construction. Every planned and every made piece is charged to its tier.
 struct Build {
     base: u64,
     span: u64,
     /// Pieces still to be made, last first.
     planned: Vec<Piece>,
-    made: Vec<(Piece, Handle)>,
+    made: Vec<Made>,
     /// Tiers on which the driver had no memory during this allocation.
     full: Vec<usize>,
     /// GPUs that were given access, one bit each.
@@ -34,7 +43,7 @@ struct Build {
 
 impl Build {
     fn mapped(&self) -> u64 {
-        self.made.iter().map(|(piece, _)| piece.bytes).sum()
+        self.made.iter().map(|made| made.piece.bytes).sum()
     }
 }
 
@@ -107,6 +116,18 @@ impl<D: Device> Pool<D> {
     fn construct(&self, request: Request, build: &mut Build) -> Result<(), DriverError> {
         let mut address = build.base;
         while let Some(&piece) = build.planned.last() {
+            if let Some(frame) = self.spare_for(piece, request.home) {
+                if let Err(error) = self.device.map(address, piece.bytes, frame.handle) {
+                    self.spare(frame);
+                    return Err(error);
+                }
+                // The frame was charged before: the plan's charge goes.
+                self.lock().uncharge(piece.tier, piece.bytes);
+                build.planned.pop();
+                build.made.push(Made { piece, handle: frame.handle, shadow: frame.shadow });
+                address += piece.bytes;
+                continue;
+            }
             let handle = match self.device.create(self.place(piece.tier, request.home), piece.bytes) {
                 Ok(handle) => handle,
                 // The books said there is room but the driver has none: others use the GPU too.
@@ -124,7 +145,7 @@ impl<D: Device> Pool<D> {
                 return Err(error);
             }
             build.planned.pop();
-            build.made.push((piece, handle));
+            build.made.push(Made { piece, handle, shadow: 0 });
             address += piece.bytes;
         }
         build.access = 1 << request.home | self.peers_of(request.home);
@@ -166,7 +187,7 @@ impl<D: Device> Pool<D> {
     }
 
     fn publish(&self, request: Request, build: Build) -> u64 {
-        let elsewhere = build.made.iter().any(|(piece, _)| piece.tier != request.home as usize);
+        let elsewhere = build.made.iter().any(|made| made.piece.tier != request.home as usize);
         let mut state = self.lock();
         state.serial += 1;
         let serial = state.serial;
@@ -182,9 +203,9 @@ impl<D: Device> Pool<D> {
             pinned: false,
         });
         let mut address = build.base;
-        for (piece, handle) in build.made {
-            let Piece { bytes, tier } = piece;
-            let id = state.pages.insert(Page::new(slot, address, bytes, tier, handle));
+        for Made { piece: Piece { bytes, tier }, handle, shadow } in build.made {
+            let page = Page { shadow, ..Page::new(slot, address, bytes, tier, handle) };
+            let id = state.pages.insert(page);
             self.map.publish(PageId(id), address, bytes, build.access);
             if let Some(allocation) = state.allocations.get_mut(slot) {
                 allocation.pages.push(id);
@@ -245,13 +266,28 @@ impl<D: Device> Pool<D> {
             }
             return;
         }
-        let released = build.made.iter().filter(|&&(piece, handle)| self.give_up(home, handle, piece));
-        let released: Vec<Piece> = released.map(|&(piece, _)| piece).collect();
+        let mut released = Vec::new();
+        for Made { piece, handle, shadow } in build.made {
+            if shadow != 0 {
+                self.spare(Frame { handle, tier: piece.tier, bytes: piece.bytes, shadow, home });
+            } else if self.give_up(home, handle, piece) {
+                released.push(piece);
+            }
+        }
         let mut state = self.lock();
         for piece in build.planned.iter().chain(&released) {
             state.uncharge(piece.tier, piece.bytes);
         }
         state.spans.give(build.base, build.span);
+    }
+
+    /// A spare frame for a piece that lies away from home. At home the pager's frames are its reserve.
+    fn spare_for(&self, piece: Piece, home: u8) -> Option<Frame> {
+        let mut state = self.lock();
+        let fits = |frame: &Frame| (frame.tier, frame.bytes, frame.home) == (piece.tier, piece.bytes, home);
+        let at = state.spare.iter().position(|frame| piece.tier != home as usize && fits(frame))?;
+        state.tiers[piece.tier].spare -= piece.bytes;
+        Some(state.spare.swap_remove(at))
     }
 
     /// Releases one piece. What the driver does not take back counts as lost and stays charged.

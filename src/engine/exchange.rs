@@ -30,6 +30,9 @@ fn wave_bytes(exchange: u64) -> u64 {
     (exchange / 2).clamp(1, 256 << 20)
 }
 
+/// Spare frames of a tier, at most, as a multiple of its exchange reserve.
+const SPARE_PARTS: u64 = 4;
+
 /// Physical memory that no page uses.
 #[derive(Debug)]
 pub(crate) struct Frame {
@@ -327,10 +330,31 @@ impl<D: Device> Pool<D> {
         })
     }
 
+    /// Keeps a frame for the next move; gives the oldest of its tier back where there are too many.
     pub(crate) fn spare(&self, frame: Frame) {
+        let tier = frame.tier;
+        {
+            let mut state = self.lock();
+            state.tiers[tier].spare += frame.bytes;
+            state.spare.push(frame);
+        }
+        while let Some(surplus) = self.surplus(tier) {
+            self.drop_frame(surplus.home, surplus);
+        }
+    }
+
+    /// A frame more than moves need, where nobody else can use it.
+    fn surplus(&self, tier: usize) -> Option<Frame> {
         let mut state = self.lock();
-        state.tiers[frame.tier].spare += frame.bytes;
-        state.spare.push(frame);
+        let account = &state.tiers[tier];
+        let most = (account.exchange * SPARE_PARTS).max(self.config.page_bytes * 2);
+        if account.spare <= most {
+            return None;
+        }
+        let at = state.spare.iter().position(|frame| frame.tier == tier)?;
+        let frame = state.spare.remove(at);
+        state.tiers[tier].spare -= frame.bytes;
+        Some(frame)
     }
 
     /// Gives a frame's memory back to the driver.

@@ -36,6 +36,8 @@ static SETTLED: AtomicBool = AtomicBool::new(false);
 /// Launches that are still to be made strictly, and how many the next disturbance costs.
 static COOL: AtomicU64 = AtomicU64::new(0);
 static PENALTY: AtomicU64 = AtomicU64::new(COOLING);
+/// Launches beside others since the penalty changed.
+static CALM: AtomicU64 = AtomicU64::new(0);
 /// When a launch looked ahead last, in microseconds since the start.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 /// GPUs for which frames were made ahead, one bit each.
@@ -150,6 +152,7 @@ impl Use {
             using
         } else {
             stats::BESIDE.add(1);
+            calm_down();
             beside::bring(engine, context, gpu, &named)
         };
         let mut made = Use { on: true, using, ..Use::default() };
@@ -223,6 +226,7 @@ impl Use {
         if shown > 0 {
             let penalty = PENALTY.load(Ordering::Relaxed);
             COOL.store(penalty, Ordering::Relaxed);
+            CALM.store(0, Ordering::Relaxed);
             PENALTY.store((penalty * 2).min(COOLING_MOST), Ordering::Relaxed);
         }
         made
@@ -344,6 +348,15 @@ fn micros() -> u64 {
     // SAFETY: the out-parameter is live.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+}
+
+/// A launch was made beside others: after many of them disturbances are forgiven.
+fn calm_down() {
+    let penalty = PENALTY.load(Ordering::Relaxed);
+    if CALM.fetch_add(1, Ordering::Relaxed) >= 2 * penalty {
+        CALM.store(0, Ordering::Relaxed);
+        PENALTY.store((penalty / 2).max(COOLING), Ordering::Relaxed);
+    }
 }
 
 fn time_to_look() -> bool {
