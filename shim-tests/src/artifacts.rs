@@ -73,6 +73,24 @@ fn build() {
     assert!(status.success(), "the libraries do not build");
 }
 
+/// The library with the feature `broken`, in a folder of its own: it breaks the rule that `VGMEM_TEST_BROKEN` names.
+/// Built once for each test process if it is not up to date, whoever has built the others.
+pub fn broken_library() -> &'static Path {
+    static ONCE: OnceLock<PathBuf> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let _lock = Lock::take();
+        let folder = target().join("broken");
+        let status = Command::new(env!("CARGO"))
+            .current_dir(workspace())
+            .args(["build", "--release", "--locked", "-p", "vgmem", "--features", "broken", "--target-dir"])
+            .arg(&folder)
+            .status()
+            .expect("cargo starts");
+        assert!(status.success(), "the broken library does not build");
+        folder.join("release/libvgmem.so")
+    })
+}
+
 fn install(built: &Path, folder: &Path) {
     fs::create_dir_all(folder).expect("target is writable");
     let bytes = fs::read(built).unwrap_or_else(|e| panic!("{}: {e}", built.display()));

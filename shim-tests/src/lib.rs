@@ -11,7 +11,7 @@ mod compile;
 mod process;
 mod report;
 
-pub use artifacts::{Artifacts, artifacts, target, workspace};
+pub use artifacts::{Artifacts, artifacts, broken_library, target, workspace};
 pub use compile::{Source, compile};
 pub use process::{Outcome, Run};
 pub use report::{Report, Room};

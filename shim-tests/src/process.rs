@@ -47,6 +47,7 @@ pub struct Run {
     before: Vec<PathBuf>,
     after: Vec<PathBuf>,
     ours: bool,
+    instead: Option<PathBuf>,
     driver: Driver,
     limit: Duration,
 }
@@ -74,6 +75,7 @@ impl Run {
             before: vec![],
             after: vec![],
             ours: true,
+            instead: None,
             driver: Driver::Simulated,
             limit: Duration::from_secs(30),
         }
@@ -82,6 +84,12 @@ impl Run {
     /// Without our library.
     pub fn native(mut self) -> Run {
         self.ours = false;
+        self
+    }
+
+    /// With another build of our library in the place of the one that users get.
+    pub fn library(mut self, library: &Path) -> Run {
+        self.instead = Some(library.to_path_buf());
         self
     }
 
@@ -138,7 +146,8 @@ impl Run {
     }
 
     fn command(&self, ledger: &Ledger) -> Command {
-        let ours = self.ours.then(|| artifacts().library.clone());
+        let shipped = || artifacts().library.clone();
+        let ours = self.ours.then(|| self.instead.clone().unwrap_or_else(shipped));
         let list: Vec<PathBuf> =
             self.before.iter().cloned().chain(ours).chain(self.after.iter().cloned()).collect();
         let mut command = Command::new(&self.program);

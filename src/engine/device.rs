@@ -78,6 +78,11 @@ pub trait Device: Send + Sync {
     fn stop(&self, what: &str);
     /// Something that the program may get to feel.
     fn complain(&self, what: &str);
+    /// Whether a test breaks this rule on purpose, to see that it would be noticed. Never outside such a test.
+    #[inline]
+    fn breaks(&self, _rule: &str) -> bool {
+        false
+    }
     /// Waits for the copies of both lanes.
     fn wait_copies(&self, context: Context) -> Result<(), DriverError>;
     /// The context is gone: so is what the driver held for it.

@@ -118,7 +118,9 @@ impl<D: Device> Pool<D> {
             if !progress {
                 break Ok(()); // all is done, or there is no frame anywhere: the rest is used where it lies
             }
-            if let Err(error) = wait_firmly(|| self.device.wait_copies(context)) {
+            if !self.device.breaks("exchange-copy")
+                && let Err(error) = wait_firmly(|| self.device.wait_copies(context))
+            {
                 self.abandon(next);
                 break Err(error);
             }
@@ -405,7 +407,7 @@ impl<D: Device> Pool<D> {
         }
         let access = 1 << whom.home;
         if let Err(error) = self.show_at(address, bytes, access, frame.handle) {
-            if self.show_at(address, bytes, access, handle).is_err() {
+            if self.device.breaks("rollback") || self.show_at(address, bytes, access, handle).is_err() {
                 self.lock().lost += bytes; // the address shows nothing: a use of it is loud
             }
             self.spare(frame);

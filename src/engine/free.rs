@@ -42,7 +42,9 @@ impl<D: Device> Pool<D> {
                 return Freed::Done(Err(DriverError::INVALID_VALUE)); // freed by another thread just now
             };
             // No page of it moves any more, and none begins to until it is withdrawn.
-            self.finish_object(&mut motions, slot);
+            if !self.device.breaks("free") {
+                self.finish_object(&mut motions, slot);
+            }
             let mut state = self.lock();
             if state.chunks.contains_key(&slot) {
                 drop(state);
@@ -207,6 +209,9 @@ impl<D: Device> Pool<D> {
 
     /// Waits in every context whose GPU has access to the allocation.
     fn drain(&self, allocation: &Allocation) -> Waited {
+        if self.device.breaks("drain") {
+            return Waited::Over(Ok(()));
+        }
         let waits = self.waits(&self.lock(), allocation);
         self.wait_for(waits, allocation.context)
     }

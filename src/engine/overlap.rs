@@ -359,7 +359,9 @@ impl<D: Device> Pool<D> {
             (one.address, one.handle, one.shadow, one.shown, one.sum.take())
         };
         let shadow = if shadow != 0 { Some(shadow) } else { self.new_shadow(whom, page.bytes, handle) };
-        let left = shadow.filter(|_| !shown || self.device.unmap(address, page.bytes).is_ok());
+        let left = shadow.filter(|_| {
+            !shown || self.device.breaks("hide") || self.device.unmap(address, page.bytes).is_ok()
+        });
         let mut state = self.lock();
         let one = state.pages.get_mut(page.page)?;
         one.shadow = shadow.unwrap_or(0);
@@ -385,11 +387,11 @@ impl<D: Device> Pool<D> {
                 continue;
             }
             match self.device.are_over(motion.copies, motion.context) {
-                Ok(false) => {
+                Ok(false) if !self.device.breaks("landing") => {
                     waiting[motion.lane] = true;
                     index += 1;
                 }
-                Ok(true) => self.landed(motions.remove(index)),
+                Ok(_) => self.landed(motions.remove(index)),
                 Err(_) => {
                     // The context is lost. Whether the copy ran is not known: its frame is left alone.
                     let motion = motions.remove(index);
@@ -445,6 +447,9 @@ impl<D: Device> Pool<D> {
                 .map(|one| (one.address, one.bytes, one.handle))
         };
         let Some((address, bytes, handle)) = hidden else { return Ok(()) };
+        if self.device.breaks("hide") {
+            let _ = self.device.unmap(address, bytes);
+        }
         self.show_at(address, bytes, self.map.access_of(PageId(page)), handle)?;
         if let Some(one) = self.lock().pages.get_mut(page) {
             (one.shown, one.sum) = (true, None);

@@ -178,6 +178,7 @@ impl<D: Device> Pool<D> {
         if using.everything {
             everything.end(true, ended, done);
         }
+        let ended = if self.device.breaks("names") { Ended::Nothing } else { ended };
         for (slot, serial) in using.objects {
             if let Some(allocation) = allocations.get_mut(slot).filter(|a| a.serial == serial) {
                 allocation.uses.end(using.ready, ended, done);

@@ -10,6 +10,7 @@
 compile_error!("libvgmem.so is written for Linux on x86-64: the lookup functions are in its assembly");
 
 mod beside;
+mod broken;
 mod capi;
 mod chaos;
 mod exports;

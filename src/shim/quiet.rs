@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::*;
 
 use crate::start::{Engine, engine};
-use crate::{gate, marks, pager, stats};
+use crate::{broken, gate, marks, pager, stats};
 
 /// How long a launch waits for work before it goes on as things are.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -39,6 +39,9 @@ pub fn give_up() {
 /// Waits, with the gate open, until what has been submitted so far is over; false at the deadline. Others may submit
 /// meanwhile: what this work waits for may be among it.
 pub fn passes(engine: &Engine) -> bool {
+    if broken::is("idle") {
+        return true;
+    }
     let newest = marks::newest();
     let begin = Instant::now();
     while !engine.pool.have_passed(&newest) {
@@ -57,6 +60,9 @@ pub fn passes(engine: &Engine) -> bool {
 
 /// Waits until everything that was submitted is over; false at the deadline. The gate is closed.
 pub fn is_idle(engine: &Engine) -> bool {
+    if broken::is("idle") {
+        return true;
+    }
     if UNMARKED.load(Ordering::SeqCst) && !quiet_in_time() {
         return false;
     }

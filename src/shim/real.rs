@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vgmem_abi::*;
 use vgmem_engine::{Context, Copies, Device, DriverError, Handle, Place};
 
-use crate::{ledger, slot};
+use crate::{broken, ledger, slot};
 
 macro_rules! functions {
     (needed: $($name:ident)*; optional: $($maybe:ident)*;) => {
@@ -368,7 +368,14 @@ impl Device for Driver {
         self.within(context, || {
             let stream = self.lane(context, lane)?;
             // SAFETY: the engine mapped both ranges and gave the context's GPU access to them.
-            DriverError::check(unsafe { (self.call.cuMemcpyDtoDAsync_v2)(to, from, bytes as usize, stream) })
+            DriverError::check(unsafe {
+                (self.call.cuMemcpyDtoDAsync_v2)(to, from, bytes as usize, stream)
+            })?;
+            if broken::is("verify") {
+                // SAFETY: as above, within the same ranges.
+                unsafe { (self.call.cuMemcpyDtoDAsync_v2)(to, from + 8, 8, stream) };
+            }
+            Ok(())
         })
     }
 
@@ -425,6 +432,11 @@ impl Device for Driver {
         log::error!("VGMEM_VERIFY: {what}");
         // The setting asks for it: going on would spread wrong bytes.
         std::process::abort();
+    }
+
+    #[inline]
+    fn breaks(&self, rule: &str) -> bool {
+        broken::is(rule)
     }
 
     fn complain(&self, what: &str) {

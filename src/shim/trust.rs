@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vgmem_abi::*;
 use vgmem_engine::Context;
 
+use crate::broken;
 use crate::pager::Launch;
 use crate::scan::{self, Found, Ticket};
 use crate::start::{Engine, engine};
@@ -89,6 +90,7 @@ pub fn of(engine: &Engine, context: Context, function: CUfunction) -> Trust {
         return Trust::Opaque;
     }
     match one.trusted {
+        false if broken::is("trust") => Trust::Trusted,
         false => Trust::Unknown,
         true if one.launches >= AGAIN && one.launches.is_power_of_two() => Trust::Sample,
         true => Trust::Trusted,

@@ -2,6 +2,7 @@
 
 use vgmem_abi::*;
 
+use crate::broken;
 use crate::pager::{Use, default_stream};
 use crate::slot::Slot;
 use crate::start::engine;
@@ -15,7 +16,11 @@ pub type Range = (CUdeviceptr, usize);
 /// `None` as [`reach`] is false.
 #[inline]
 pub fn give(ranges: &[Range]) -> Option<Use> {
-    let made = Use::of_ranges(ranges.iter().map(|&(address, _)| address));
+    let mut made = Use::of_ranges(ranges.iter().map(|&(address, _)| address));
+    if broken::is("copies") {
+        made.done(CUDA_ERROR_INVALID_VALUE, CU_STREAM_LEGACY);
+        made = Use::default();
+    }
     if reach(ranges) {
         return Some(made);
     }

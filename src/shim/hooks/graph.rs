@@ -6,6 +6,7 @@ use vgmem_abi::*;
 
 use super::access::stream_of;
 use super::launch::pooled_words;
+use crate::broken;
 use crate::exports::graph::slots;
 use crate::graphs;
 use crate::pager::{self, Held, Use};
@@ -132,7 +133,9 @@ pub unsafe fn cuStreamDestroy(real: pointers::cuStreamDestroy, stream: CUstream)
 /// `cuGraphLaunch`: what its nodes name is brought home.
 pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, stream: CUstream) -> CUresult {
     let made = match engine() {
-        Some(engine) if pager::is_needed(engine) => Use::of_graph(engine, &graphs::of(exec)),
+        Some(engine) if pager::is_needed(engine) && !broken::is("graphs") => {
+            Use::of_graph(engine, &graphs::of(exec))
+        }
         _ => Use::noted(),
     };
     // SAFETY: the program's own call, unchanged.
