@@ -280,7 +280,7 @@ impl Settings {
                 "auto" => Ok(true),
                 _ => Err(()),
             })?,
-            safety: read("VGMEM_SAFETY", Safety::Strict, |text| match text {
+            safety: read("VGMEM_SAFETY", Safety::Auto, |text| match text {
                 "strict" => Ok(Safety::Strict),
                 "auto" => Ok(Safety::Auto),
                 _ => Err(()),

@@ -8,7 +8,9 @@ use std::time::Instant;
 pub struct Count(AtomicU64);
 
 impl Count {
-    const ZERO: Count = Count(AtomicU64::new(0));
+    const fn zero() -> Count {
+        Count(AtomicU64::new(0))
+    }
 
     /// Adds to it.
     #[inline]
@@ -28,19 +30,19 @@ impl Count {
 }
 
 /// Launches whose pages came while other work ran.
-pub static BESIDE: Count = Count::ZERO;
+pub static BESIDE: Count = Count::zero();
 /// Submissions that may use anything.
-pub static ANYTHING: Count = Count::ZERO;
+pub static ANYTHING: Count = Count::zero();
 /// Times that pages were exchanged while nothing ran.
-pub static STRICT: Count = Count::ZERO;
+pub static STRICT: Count = Count::zero();
 /// Waits that ended at their deadline.
-pub static MISSED: Count = Count::ZERO;
+pub static MISSED: Count = Count::zero();
 /// Pages that were mapped again where they lay, for work that may use anything.
-pub static SHOWN: Count = Count::ZERO;
+pub static SHOWN: Count = Count::zero();
 /// Microseconds that launches waited: beside other work, and strictly.
-pub static WAITED_BESIDE: Count = Count::ZERO;
+pub static WAITED_BESIDE: Count = Count::zero();
 /// As above.
-pub static WAITED_STRICT: Count = Count::ZERO;
+pub static WAITED_STRICT: Count = Count::zero();
 
 /// All of them by name.
 pub fn all() -> [(&'static str, u64); 7] {
