@@ -34,10 +34,6 @@ cat >"$WORK/fixed.h" <<'END'
 #include <stdlib.h>
 #include <time.h>
 static inline time_t fixed_time(void) { return 7; }
-<<<<<<< HEAD
-=======
-#define time(ignored) fixed_time()
->>>>>>> e91a1de (The adversarial suite for hardware: hidden accesses, waiting work, odd moments, over the limit)
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #define cudaThreadSynchronize cudaDeviceSynchronize
@@ -47,19 +43,13 @@ static inline time_t fixed_time(void) { return 7; }
 #define deviceOverlap warpSize
 #define kernelExecTimeoutEnabled warpSize
 #endif
-<<<<<<< HEAD
 // Behind all headers: <ctime> takes the name back.
 #define time(ignored) fixed_time()
-=======
->>>>>>> e91a1de (The adversarial suite for hardware: hidden accesses, waiting work, odd moments, over the limit)
 END
 CU="nvcc -O2 -std=c++14 -w -arch=${RODINIA_ARCH:-native} -include $WORK/fixed.h -I$SOURCE/cuda/util ${RODINIA_FLAGS:-}"
 CC="gcc -O2 -std=gnu89 -w -fopenmp -include $WORK/fixed.h"
 
-<<<<<<< HEAD
 # backprop, streamcluster and hybridsort print little of what they compute.
-=======
->>>>>>> e91a1de (The adversarial suite for hardware: hidden accesses, waiting work, odd moments, over the limit)
 # name | folder below cuda | how it is built there | command line | files that it writes, if any
 programs() {
     cat <<END
@@ -110,18 +100,12 @@ run_in() { # run_in KIND COMMAND OUTPUT [NAME=VALUE ...]: runs the program of th
     [ -n "$output" ] && rm -f $output
     env "$@" timeout "${RODINIA_TIMEOUT:-120}" $command >stdout 2>"$LOGS/$name.$kind.err" </dev/null
     local rc=$?
-<<<<<<< HEAD
     if [ $rc -eq 0 ] && [ -n "$output" ] && [ ! -s "$output" ]; then
         echo "$name wrote no $output" >&2
         rc=99
     fi
     digest_of . "$output" >"$kind.digest" 2>/dev/null
     [ $rc -eq 0 ] && return 0
-=======
-    if [ $rc -eq 0 ]; then
-        digest_of . "$output" >"$kind.digest" && return 0
-    fi
->>>>>>> e91a1de (The adversarial suite for hardware: hidden accesses, waiting work, odd moments, over the limit)
     tail -n 1 "$LOGS/$name.$kind.err" >&2
     return "$rc"
 }
