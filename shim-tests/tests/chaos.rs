@@ -103,7 +103,7 @@ fn a_wrong_byte_is_found() {
 #[test]
 fn the_pager_changes_no_byte() {
     let (mut fetched, mut read) = (0, 0);
-    for (seed, safety) in (100..112).flat_map(|seed| [(seed, "strict"), (seed, "auto")]) {
+    for (seed, safety) in (100..106).flat_map(|seed| [(seed, "strict"), (seed, "auto")]) {
         let path = Report::fresh();
         let run = chaos(seed, 20).env("VGMEM_REPORT", &path).env("VGMEM_PAGING", "auto");
         let outcome = run.env("VGMEM_SAFETY", safety).env("VGMEM_VERIFY", "1").run();
@@ -115,6 +115,6 @@ fn the_pager_changes_no_byte() {
         read += outcome.number("read");
     }
     // Small GPUs have no exchange reserve: pages come home only where there is room.
-    assert!(fetched > 20, "{fetched} pages came home");
-    assert!(read > 1 << 29, "{read} bytes read");
+    assert!(fetched > 10, "{fetched} pages came home");
+    assert!(read > 1 << 28, "{read} bytes read");
 }

@@ -101,7 +101,7 @@ impl<D: Device> Pool<D> {
     /// Brings pages of the named allocations home. See the module's contract.
     pub fn bring(&self, home: u8, context: Context, addresses: &[u64]) -> Result<Exchanged, DriverError> {
         let whom = For { home, context };
-        let mut motions = self.lock_motions();
+        let mut motions = self.lock_motions(home);
         self.finish_motions(&mut motions, |_| true);
         let Exchange { fetch, evict } = self.plan_exchange(whom, addresses);
         let wanted = fetch.len() as u64;

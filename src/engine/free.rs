@@ -37,9 +37,12 @@ impl<D: Device> Pool<D> {
             };
         };
         let allocation = {
-            let mut motions = self.lock_motions();
-            let Some(slot) = self.lock().pages.get(id.0).map(|page| page.allocation) else {
+            let Some((home, _)) = self.home_of(address) else {
                 return Freed::Done(Err(DriverError::INVALID_VALUE)); // freed by another thread just now
+            };
+            let mut motions = self.lock_motions(home);
+            let Some(slot) = self.lock().pages.get(id.0).map(|page| page.allocation) else {
+                return Freed::Done(Err(DriverError::INVALID_VALUE)); // and now
             };
             // No page of it moves any more, and none begins to until it is withdrawn.
             if !self.device.breaks("free") {
@@ -73,12 +76,14 @@ impl<D: Device> Pool<D> {
     /// Returns how many there were.
     pub fn free_context(&self, context: Context, gone: bool) -> usize {
         let doomed: Vec<Allocation> = {
-            let mut motions = self.lock_motions();
-            if gone {
-                self.abandon_motions(&mut motions, context);
+            let mut locked = self.lock_all_motions(u64::MAX);
+            for motions in &mut locked {
+                if gone {
+                    self.abandon_motions(motions, context);
+                }
+                // Copies of other contexts may be of this one's pages.
+                self.finish_motions(motions, |_| true);
             }
-            // Copies of other contexts may be of this one's pages.
-            self.finish_motions(&mut motions, |_| true);
             let mut state = self.lock();
             let slots: Vec<u32> = state
                 .allocations

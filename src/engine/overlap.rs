@@ -52,7 +52,7 @@ impl Motion {
 
 /// No page begins to move beside work while this lives.
 #[derive(Debug)]
-pub struct Still<'a>(#[allow(dead_code)] MutexGuard<'a, Vec<Motion>>);
+pub struct Still<'a>(#[allow(dead_code)] Vec<MutexGuard<'a, Vec<Motion>>>);
 
 /// How far a launch's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,21 @@ pub enum Progress {
 }
 
 impl<D: Device> Pool<D> {
-    pub(crate) fn lock_motions(&self) -> MutexGuard<'_, Vec<Motion>> {
-        self.motions.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_motions(&self, home: u8) -> MutexGuard<'_, Vec<Motion>> {
+        self.motions[home as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The motions of some GPUs (one bit each), the lower first.
+    pub(crate) fn lock_all_motions(&self, gpus: u64) -> Vec<MutexGuard<'_, Vec<Motion>>> {
+        let all = (0..self.motions.len() as u8).filter(|gpu| gpus >> (gpu & 63) & 1 == 1);
+        all.map(|gpu| self.lock_motions(gpu)).collect()
+    }
+
+    /// Home and slot of the allocation that holds an address.
+    pub(crate) fn home_of(&self, address: u64) -> Option<(u8, u32)> {
+        let state = self.lock();
+        let slot = self.slot_of(&state, address)?;
+        state.allocations.get(slot).map(|allocation| (allocation.home, slot))
     }
 
     /// Whether pages are hidden. One load.
@@ -84,7 +97,7 @@ impl<D: Device> Pool<D> {
     /// Does what can be done now so that the named allocations' pages get home, without waiting for anything. A
     /// `patient` launch rather waits for the best page to go than lets a worse one go that is idle.
     pub fn advance(&self, home: u8, context: Context, using: &Using, patient: bool) -> Progress {
-        let Ok(mut motions) = self.motions.try_lock() else { return Progress::Waiting };
+        let Ok(mut motions) = self.motions[home as usize].try_lock() else { return Progress::Waiting };
         self.land_motions(&mut motions);
         let whom = For { home, context };
         let named = using.slots();
@@ -95,7 +108,7 @@ impl<D: Device> Pool<D> {
         if missing.is_empty() {
             return if coming { Progress::Waiting } else { Progress::Ready };
         }
-        if self.must_rest() {
+        if self.must_rest(home) {
             return Progress::Waiting;
         }
         let mut left: u64 = 0;
@@ -122,9 +135,9 @@ impl<D: Device> Pool<D> {
     /// Fetches what is expected to be needed next, as far as that costs no more copies; whether anything is on
     /// its way.
     pub fn look_ahead(&self, home: u8, context: Context) -> bool {
-        let Ok(mut motions) = self.motions.try_lock() else { return true };
+        let Ok(mut motions) = self.motions[home as usize].try_lock() else { return true };
         self.land_motions(&mut motions);
-        if self.must_rest() {
+        if self.must_rest(home) {
             return !motions.is_empty();
         }
         let whom = For { home, context };
@@ -158,27 +171,40 @@ impl<D: Device> Pool<D> {
     /// Shows all pages of the named allocations where they lie, after the copies that are under way. They stay so until
     /// the end of the use.
     pub fn claim(&self, using: &mut Using) {
-        let mut motions = self.lock_motions();
         let slots = using.slots();
-        self.finish_motions(&mut motions, |motion| slots.contains(&motion.page.object));
+        let homes = {
+            let state = self.lock();
+            let all = slots.iter().filter_map(|&slot| state.allocations.get(slot));
+            all.fold(0, |homes, allocation| homes | 1u64 << (allocation.home & 63))
+        };
+        let mut locked = self.lock_all_motions(homes);
+        for motions in &mut locked {
+            self.finish_motions(motions, |motion| slots.contains(&motion.page.object));
+        }
         self.show_hidden(|page| slots.contains(&page.object));
         self.make_ready(using);
     }
 
-    /// Shows every page; how many were hidden. They stay so while work that may use anything is noted.
-    pub fn expose_all(&self) -> u64 {
-        let mut motions = self.lock_motions();
-        let hidden = self.hidden.load(Ordering::Acquire);
-        self.finish_motions(&mut motions, |_| true);
-        self.show_hidden(|_| true);
-        hidden
+    /// Shows every page of these GPUs (one bit each); how many were hidden. They stay so while work that may use
+    /// anything there is noted. Only the home GPU has access to a hidden page: work of others cannot use it.
+    pub fn expose_all(&self, gpus: u64) -> u64 {
+        let mut locked = self.lock_all_motions(gpus);
+        for motions in &mut locked {
+            self.finish_motions(motions, |_| true);
+        }
+        let homes: Vec<u32> = {
+            let state = self.lock();
+            let all = state.allocations.iter().filter(|(_, a)| gpus >> (a.home & 63) & 1 == 1);
+            all.map(|(slot, _)| slot).collect()
+        };
+        self.show_hidden(|page| homes.binary_search(&page.object).is_ok())
     }
 
     /// Maps hidden pages at their addresses. Those of allocations that are being freed are nobody's. The lock on
     /// motions is held.
-    pub(crate) fn show_hidden(&self, which: impl Fn(&PageRef) -> bool) {
+    pub(crate) fn show_hidden(&self, which: impl Fn(&PageRef) -> bool) -> u64 {
         if self.hidden.load(Ordering::Acquire) == 0 {
-            return;
+            return 0;
         }
         let hidden: Vec<PageRef> = {
             let state = self.lock();
@@ -187,11 +213,13 @@ impl<D: Device> Pool<D> {
                 live.map(|(id, page)| PageRef { page: id, object: page.allocation, bytes: page.bytes });
             refs.filter(which).collect()
         };
+        let count = hidden.len() as u64;
         for page in hidden {
             if (0..TRIES).all(|_| self.show_page(page.page).is_err()) {
                 self.device.complain("a page could not be mapped again");
             }
         }
+        count
     }
 
     /// Waits for the copies of some motions, and ends them.
@@ -209,9 +237,11 @@ impl<D: Device> Pool<D> {
 
     /// A context is about to end: its copies are waited for, and none begins until this is dropped.
     pub fn hold_still(&self, context: Context) -> Still<'_> {
-        let mut motions = self.lock_motions();
-        self.finish_motions(&mut motions, |motion| motion.context == context);
-        Still(motions)
+        let mut locked = self.lock_all_motions(u64::MAX);
+        for motions in &mut locked {
+            self.finish_motions(motions, |motion| motion.context == context);
+        }
+        Still(locked)
     }
 
     /// A context is gone, and its copies with it: their pages stay where they were.
@@ -226,9 +256,9 @@ impl<D: Device> Pool<D> {
     }
 
     /// Nothing may move now: work that may use anything is in flight, or a capture is under way.
-    fn must_rest(&self) -> bool {
+    fn must_rest(&self, home: u8) -> bool {
         let state = self.lock();
-        self.on_hold() || !state.everything.is_over(&state.done)
+        self.on_hold() || !state.everything[home as usize].is_over(&state.done)
     }
 
     /// Bytes that may be on their way in one direction.
@@ -351,6 +381,7 @@ impl<D: Device> Pool<D> {
             let allocation = allocations.get(page.object)?;
             let one = pages.get_mut(page.page)?;
             // A launch that waits for the page is counted as busy with it already; nobody else is.
+            let everything = &everything[whom.home as usize];
             let free = allocation.uses.is_over(done) || (lane == HOME && allocation.uses.are_passed(done));
             if !free || one.moving || !everything.is_over(done) {
                 return None;

@@ -152,8 +152,8 @@ pub(crate) struct State {
     pub(crate) spare: Vec<Frame>,
     /// Uses of allocations, by slot.
     pub(crate) pager: Pager,
-    /// Work that may use any allocation.
-    pub(crate) everything: Uses,
+    /// For each GPU the work that may use any allocation of it.
+    pub(crate) everything: Vec<Uses>,
     /// How far each stream has come.
     pub(crate) done: Vec<u64>,
     // Pages of deferred, kept and dying allocations keep their numbers until the memory is given back.
@@ -182,9 +182,9 @@ pub struct Pool<D: Device> {
     pub(crate) displaced: AtomicBool,
     /// Pages that are not mapped at their address.
     pub(crate) hidden: AtomicU64,
-    /// Pages that move beside running work. Locked before the state; held across the calls of a move, none of which
-    /// waits for work of the program.
-    pub(crate) motions: Mutex<Vec<Motion>>,
+    /// For each home GPU its pages that move beside running work. Locked before the state, the lower GPU first; held
+    /// across the calls of a move, which may wait as long as another thread's call on that GPU.
+    pub(crate) motions: Vec<Mutex<Vec<Motion>>>,
 }
 
 impl<D: Device> Pool<D> {
@@ -211,7 +211,7 @@ impl<D: Device> Pool<D> {
             kept: Vec::new(),
             spare: Vec::new(),
             pager: Pager::default(),
-            everything: Uses::unknown(),
+            everything: config.gpus.iter().map(|_| Uses::unknown()).collect(),
             done: Vec::new(),
             serial: 0,
             peers: vec![0; config.gpus.len()],
@@ -225,6 +225,7 @@ impl<D: Device> Pool<D> {
             lost: 0,
         };
         let map = PageMap::new(config.base, config.bytes);
+        let motions = config.gpus.iter().map(|_| Mutex::default()).collect();
         Pool {
             device,
             config,
@@ -233,7 +234,7 @@ impl<D: Device> Pool<D> {
             holding: AtomicBool::new(false),
             displaced: AtomicBool::new(false),
             hidden: AtomicU64::new(0),
-            motions: Mutex::default(),
+            motions,
         }
     }
 

@@ -89,8 +89,10 @@ impl<D: Device> Pool<D> {
     /// returns. `Ok(false)` where the tier has no room or not every GPU with access could reach it. After an
     /// error the page is where it was, unless the driver refused even to map it again.
     pub fn relocate(&self, page: PageId, tier: usize) -> Result<bool, DriverError> {
-        let mut motions = self.lock_motions();
-        self.finish_motions(&mut motions, |_| true);
+        let mut locked = self.lock_all_motions(u64::MAX);
+        for motions in &mut locked {
+            self.finish_motions(motions, |_| true);
+        }
         let Some(job) = self.plan_move(page, tier) else { return Ok(false) };
         let outcome = self.carry_out(&job);
         self.settle(job, outcome)

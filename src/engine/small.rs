@@ -116,7 +116,8 @@ impl<D: Device> Pool<D> {
                 Waited::Refused(error) => return Some(Freed::Done(Err(error))),
             },
         };
-        let mut motions = self.lock_motions();
+        let Some((home, _)) = self.home_of(address) else { return invalid };
+        let mut motions = self.lock_motions(home);
         self.finish_object(&mut motions, slot);
         let mut state = self.lock();
         let State { chunks, allocations, .. } = &mut *state;

@@ -12,7 +12,12 @@ pub(crate) fn ask(home: u8, bytes: u64) -> Request {
 
 /// The driver's books agree with the pool's, and everything is accounted for.
 pub(crate) fn check(pool: &Pool<Mock>, totals: &[u64]) {
-    let moving: u64 = pool.lock_motions().iter().map(|motion| motion.bytes()).sum();
+    let moving: u64 = pool
+        .lock_all_motions(u64::MAX)
+        .iter()
+        .flat_map(|list| list.iter())
+        .map(|motion| motion.bytes())
+        .sum();
     let books = pool.device().0.lock().unwrap();
     let state = pool.lock();
     for (tier, total) in totals.iter().enumerate() {

@@ -80,8 +80,8 @@ impl World {
     }
 
     fn launch_on_everything(&mut self) {
-        let using = self.pool.begin_use_of_everything();
-        self.pool.expose_all();
+        let using = self.pool.begin_use_of_everything(1);
+        self.pool.expose_all(u64::MAX);
         let named = self.live.iter().map(|live| live.base).collect();
         let ended = self.queue_work(named);
         self.pool.end_use(using, ended);
@@ -142,7 +142,7 @@ impl World {
         while !self.queue.is_empty() {
             self.run();
         }
-        self.pool.expose_all();
+        self.pool.expose_all(u64::MAX);
         assert!(!self.pool.has_hidden());
         for live in &self.live {
             for at in pages(&self.pool, live.base, live.granules) {
@@ -283,9 +283,9 @@ fn moves_end_with_their_context() {
         world.run();
     }
     world.pool.look_ahead(0, 100);
-    assert!(!world.pool.lock_motions().is_empty());
+    assert!(!world.pool.lock_motions(0).is_empty());
     assert_eq!(world.pool.free_context(100, true), 4);
-    assert!(world.pool.lock_motions().is_empty() && !world.pool.has_hidden());
+    assert!(world.pool.lock_motions(0).is_empty() && !world.pool.has_hidden());
     world.live.clear();
     assert_eq!(world.end(), 0);
 }
@@ -306,7 +306,7 @@ fn a_fault_at_every_call_of_moves_beside_work_loses_no_byte() {
         let count = world.pool.device().0.lock().unwrap().calls - before;
         world.pool.device().0.lock().unwrap().fail_at = None;
         let bytes: Vec<(u64, u64)> = world.live.iter().map(|live| (live.base, live.granules)).collect();
-        world.pool.expose_all();
+        world.pool.expose_all(u64::MAX);
         for (base, granules) in bytes {
             assert!(
                 pages(&world.pool, base, granules).iter().all(|&at| world.pool.device().read(at).is_some())

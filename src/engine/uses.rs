@@ -80,6 +80,12 @@ impl Uses {
     }
 }
 
+/// Those of a list with one entry for each GPU that a mask names.
+fn of_gpus(all: &mut [Uses], gpus: u64) -> impl Iterator<Item = &mut Uses> {
+    let named = move |(gpu, uses): (usize, _)| (gpus >> (gpu & 63) & 1 == 1).then_some(uses);
+    all.iter_mut().enumerate().filter_map(named)
+}
+
 fn has_passed(mark: &Mark, done: &[u64]) -> bool {
     done.get(mark.stream as usize).is_some_and(|&done| done >= mark.number)
 }
@@ -90,14 +96,15 @@ fn has_passed(mark: &Mark, done: &[u64]) -> bool {
 pub struct Using {
     /// Allocations by slot, with their serial numbers: a slot may be another's when the submission ends.
     pub(crate) objects: Vec<(u32, u64)>,
-    everything: bool,
+    /// GPUs whose allocations it may use all, one bit each.
+    everything: u64,
     ready: bool,
 }
 
 impl Using {
     /// Whether it uses nothing of the pool.
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && !self.everything
+        self.objects.is_empty() && self.everything == 0
     }
 
     /// The allocations by slot.
@@ -120,10 +127,12 @@ impl<D: Device> Pool<D> {
         using
     }
 
-    /// A submission that may use any allocation is about to be made.
-    pub fn begin_use_of_everything(&self) -> Using {
-        self.lock().everything.busy += 1;
-        Using { objects: Vec::new(), everything: true, ready: true }
+    /// A submission that may use any allocation of these GPUs (one bit each) is about to be made.
+    pub fn begin_use_of_everything(&self, gpus: u64) -> Using {
+        for uses in of_gpus(&mut self.lock().everything, gpus) {
+            uses.busy += 1;
+        }
+        Using { objects: Vec::new(), everything: gpus, ready: true }
     }
 
     /// Whether all that the submission uses is where its addresses say; from then on it stays there until the end
@@ -165,7 +174,7 @@ impl<D: Device> Pool<D> {
 
     /// Work was submitted of which no mark tells.
     pub fn lose_track(&self) {
-        self.lock().everything.unmarked = true;
+        self.lock().everything.iter_mut().for_each(|uses| uses.unmarked = true);
     }
 
     /// The submission was made, or not.
@@ -175,8 +184,8 @@ impl<D: Device> Pool<D> {
         }
         let mut state = self.lock();
         let State { allocations, everything, done, .. } = &mut *state;
-        if using.everything {
-            everything.end(true, ended, done);
+        for uses in of_gpus(everything, using.everything) {
+            uses.end(true, ended, done);
         }
         let ended = if self.device.breaks("names") { Ended::Nothing } else { ended };
         for (slot, serial) in using.objects {
@@ -204,8 +213,8 @@ impl<D: Device> Pool<D> {
 
     /// The pages of the allocation that holds an address never move again: something outside knows where they lie.
     pub fn pin(&self, address: u64) {
-        let mut motions = self.lock_motions();
-        let Some(slot) = self.slot_of(&self.lock(), address) else { return };
+        let Some((home, slot)) = self.home_of(address) else { return };
+        let mut motions = self.lock_motions(home);
         self.finish_object(&mut motions, slot);
         self.show_hidden(|page| page.object == slot);
         if let Some(allocation) = self.lock().allocations.get_mut(slot) {
@@ -216,7 +225,7 @@ impl<D: Device> Pool<D> {
     /// All work that was submitted is over, and nobody submits now.
     pub fn nothing_in_flight(&self) {
         let mut state = self.lock();
-        state.everything.forget();
+        state.everything.iter_mut().for_each(Uses::forget);
         state.allocations.iter_mut().for_each(|(_, allocation)| allocation.uses.forget());
     }
 }

@@ -1,6 +1,6 @@
 //! Waiting for the pages of a launch while other work runs (rule S4).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vgmem_engine::{Context, Ended, Progress, Using};
@@ -22,7 +22,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using
         return using;
     }
     let begin = Instant::now();
-    let mut turn = Turn::take();
+    let mut turn = Turn::take(gpu);
     if turn.is_none() {
         // What a thread waits for must not keep the other's pages away.
         engine.pool.end_use(using, Ended::Nothing);
@@ -33,7 +33,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using
         {
             std::thread::yield_now();
             marks::poll(engine);
-            turn = Turn::take();
+            turn = Turn::take(gpu);
         }
         using = engine.pool.begin_use(named);
     }
@@ -60,20 +60,22 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using
     using
 }
 
-/// Leave to wait for pages, for one thread at a time; given back when dropped.
-struct Turn;
+/// Leave to wait for pages of a GPU, for one thread at a time; given back when dropped.
+struct Turn(u64);
 
-static TAKEN: AtomicBool = AtomicBool::new(false);
+/// GPUs whose turn is taken, one bit each.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 impl Turn {
-    fn take() -> Option<Turn> {
+    fn take(gpu: u8) -> Option<Turn> {
+        let bit = 1 << (gpu & 63);
         // Not `then_some`: that would make a turn in any case, and drop it.
-        (!TAKEN.swap(true, Ordering::AcqRel)).then(|| Turn)
+        (TAKEN.fetch_or(bit, Ordering::AcqRel) & bit == 0).then(|| Turn(bit))
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        TAKEN.store(false, Ordering::Release);
+        TAKEN.fetch_and(!self.0, Ordering::Release);
     }
 }

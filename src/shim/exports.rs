@@ -26,7 +26,7 @@ macro_rules! export {
                 if stringify!($base) == "cuLaunchCooperativeKernelMultiDevice" {
                     crate::pager::unmarked(); // its streams are in a list
                 }
-                (crate::gate::pass(), crate::pager::Use::of_anything())
+                (crate::gate::pass(), crate::pager::Use::of_anything(false))
             }
             |(_pass, made), rc| {
                 made.done(rc, crate::pager::default_stream(stream_of!($args), $threaded));

@@ -12,6 +12,7 @@ compile_error!("libvgmem.so is written for Linux on x86-64: the lookup functions
 mod beside;
 mod broken;
 mod capi;
+mod capture;
 mod chaos;
 mod exports;
 mod fork;

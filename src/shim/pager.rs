@@ -28,6 +28,9 @@ const LOOK_AHEAD: Duration = Duration::from_micros(500);
 const COOLING: u64 = 64;
 const COOLING_MOST: u64 = 1 << 16;
 
+/// All GPUs.
+const ALL: u64 = u64::MAX;
+
 static ON: AtomicBool = AtomicBool::new(false);
 /// `VGMEM_SAFETY=auto`.
 static BESIDE: AtomicBool = AtomicBool::new(false);
@@ -93,7 +96,7 @@ impl Held {
     pub fn of_everything() -> Held {
         match engine().filter(|engine| is_beside(engine)) {
             None => Held::default(),
-            Some(engine) => Held(Use::of_everything(engine).0.using),
+            Some(engine) => Held(Use::of_everything(engine, ALL).0.using),
         }
     }
 }
@@ -172,12 +175,12 @@ impl Use {
         trust: Trust,
     ) -> Use {
         if trust == Trust::Opaque {
-            let made = Use::of_anything();
+            let made = Use::of_anything(false);
             exchange(engine, context, gpu, named);
             return made;
         }
         // Once for each function: no reason to change how the others are launched.
-        let mut made = Use::of_everything(engine).0;
+        let mut made = Use::of_everything(engine, 1 << (gpu & 63)).0;
         exchange(engine, context, gpu, named);
         made.scan_operands(engine, context, gpu, launch);
         made
@@ -219,10 +222,11 @@ impl Use {
         self
     }
 
-    /// A submission that may use anything.
-    pub fn of_anything() -> Use {
+    /// A submission that may use anything that the current GPU has access to, or any GPU.
+    pub fn of_anything(everywhere: bool) -> Use {
         let Some(engine) = engine().filter(|engine| is_beside(engine)) else { return Use::noted() };
-        let (made, shown) = Use::of_everything(engine);
+        let gpus = engine.current().filter(|_| !everywhere).map_or(ALL, |(_, gpu)| 1 << (gpu & 63));
+        let (made, shown) = Use::of_everything(engine, gpus);
         if shown > 0 {
             let penalty = PENALTY.load(Ordering::Relaxed);
             COOL.store(penalty, Ordering::Relaxed);
@@ -233,17 +237,17 @@ impl Use {
     }
 
     /// Maps every page wherever it lies, and counts those that were hidden.
-    fn of_everything(engine: &Engine) -> (Use, u64) {
-        let using = engine.pool.begin_use_of_everything();
+    fn of_everything(engine: &Engine, gpus: u64) -> (Use, u64) {
+        let using = engine.pool.begin_use_of_everything(gpus);
         stats::ANYTHING.add(1);
-        let shown = if broken::is("anything") { 0 } else { engine.pool.expose_all() };
+        let shown = if broken::is("anything") { 0 } else { engine.pool.expose_all(gpus) };
         stats::SHOWN.add(shown);
         (Use { on: true, using, ..Use::default() }, shown)
     }
 
     /// A graph's launch, whose nodes name these addresses. They are brought home as far as they fit.
     pub fn of_graph(engine: &Engine, addresses: &[u64]) -> Use {
-        let made = Use::of_anything();
+        let made = Use::of_anything(true);
         if let Some((context, gpu)) = engine.current().filter(|_| is_needed(engine)) {
             exchange(engine, context, gpu, &pooled(engine, addresses));
         }
@@ -302,29 +306,6 @@ impl Use {
 
 fn pooled(engine: &Engine, words: &[u64]) -> Vec<u64> {
     words.iter().copied().filter(|&word| engine.pool.lookup(word).is_some()).collect()
-}
-
-/// What becomes of work that is given to a stream.
-enum Capture {
-    /// It runs.
-    None,
-    /// It becomes part of a graph.
-    OfThis,
-    /// The driver does not say: the legacy stream, while a stream that waits for it is captured.
-    Unknown,
-}
-
-fn capture_of(engine: &Engine, stream: CUstream) -> Capture {
-    if !engine.pool.on_hold() {
-        return Capture::None;
-    }
-    let mut status: c_int = 0;
-    // SAFETY: the out-parameter is live.
-    match unsafe { (engine.pool.device().call.cuStreamIsCapturing)(stream, &mut status) } {
-        CUDA_SUCCESS if status == 0 => Capture::None,
-        CUDA_SUCCESS => Capture::OfThis,
-        _ => Capture::Unknown,
-    }
 }
 
 /// Whether pages may move beside work now.
@@ -443,7 +424,7 @@ fn lose_track() {
 /// A capture is about to begin: what it records may use anything, now and later, and nothing can move meanwhile.
 pub fn capture_begins(engine: &Engine) {
     if is_beside(engine) {
-        engine.pool.expose_all();
+        engine.pool.expose_all(ALL);
     }
 }
 
