@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::*;
 use vgmem_engine::{Context, Ended, Still, Using};
 
+use crate::capture::{Capture, capture_of};
 use crate::start::{Engine, engine};
 use crate::trust::{self, Trust};
 use crate::{beside, broken, gate, marks, quiet, scan, stats};
