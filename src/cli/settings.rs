@@ -28,6 +28,8 @@ pub const SETTINGS: &[Setting] = &[
     setting("VGMEM_PLACEMENT", "home, interleave or balance"),
     setting("VGMEM_ADVERTISE", "device, share or pool"),
     setting("VGMEM_PAGING", "off or auto"),
+    setting("VGMEM_SAFETY", "strict or auto"),
+    setting("VGMEM_VERIFY", "1 or 0"),
     setting("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     setting("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
     setting("VGMEM_LOG", "off, error, warn, info, debug or trace"),
