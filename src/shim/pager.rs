@@ -3,8 +3,8 @@
 //! Every call that gives work to a GPU asks for a [`Use`] before it and ends it after it. Without pressure a use
 //! notes the stream. Under pressure it leaves a marker on the stream, and before a launch pages move:
 //!
-//! - *strict* (rule S3): the launching thread closes the gate, waits until all that was submitted is over, lets the
-//!   engine exchange pages, and launches.
+//! - *strict* (rule S3): the launching thread waits with the gate open for what was submitted so far, closes it, waits
+//!   for the rest, lets the engine exchange pages, and launches.
 //! - *beside running work* (rule S4, `VGMEM_SAFETY=auto`): the launch is of a function that was found to use only what
 //!   it names (`trust`). The thread waits, holding no lock, until its pages are at home, while pages that no work
 //!   names leave for them. What may use anything finds every page mapped, and nothing moves beside it.

@@ -217,7 +217,12 @@ fn begin() -> Result<(), BadSetting> {
     fork::watch();
     let keys = gpus.iter().map(|gpu| gpu.key).collect();
     if settings.paging {
-        pager::start(settings.safety == Safety::Auto);
+        // Under MPS other processes' work runs in the same place: nothing is known of it.
+        let shared = (0..gpus.len()).any(|gpu| attribute(&call, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, gpu) == Some(1));
+        if shared {
+            log::info!("MPS is on: pages move only while nothing runs");
+        }
+        pager::start(settings.safety == Safety::Auto && !shared);
     }
     if let Some(seed) = settings.chaos {
         chaos::start(seed);
@@ -264,6 +269,14 @@ fn find_gpus(call: &Functions, settings: &Settings) -> Result<Vec<(Gpu, bool)>, 
     }
     check(settings, &found)?;
     Ok(found)
+}
+
+/// An attribute of a GPU, where the driver knows it.
+fn attribute(call: &Functions, attribute: c_int, gpu: usize) -> Option<c_int> {
+    let mut value: c_int = 0;
+    // SAFETY: the out-parameter is live.
+    let rc = unsafe { (call.cuDeviceGetAttribute)(&mut value, attribute, gpu as CUdevice) };
+    (rc == CUDA_SUCCESS).then_some(value)
 }
 
 /// Settings that name GPUs or sizes which this machine does not have.

@@ -29,13 +29,13 @@ impl Count {
     }
 }
 
-/// Launches whose pages came while other work ran.
+/// Launches that stopped no other work.
 pub static BESIDE: Count = Count::zero();
 /// Submissions that may use anything.
 pub static ANYTHING: Count = Count::zero();
-/// Times that pages were exchanged while nothing ran.
+/// Launches that asked for an exchange while nothing runs, made or not.
 pub static STRICT: Count = Count::zero();
-/// Waits that ended at their deadline.
+/// Waits for work that ended at their deadline; not those for a turn, or for work without markers.
 pub static MISSED: Count = Count::zero();
 /// Pages that were mapped again where they lay, for work that may use anything.
 pub static SHOWN: Count = Count::zero();
