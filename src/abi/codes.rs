@@ -187,6 +187,7 @@ numbers! { i32;
     /// `cuDeviceGetAttribute`: virtual memory management.
     CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
     /// `cuDeviceGetAttribute`: host NUMA node next to the GPU.
+    /// `cuDeviceGetAttribute`: the process is a client of the multi-process service.
     CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
     CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
 

@@ -31,7 +31,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using
             && !engine.pool.on_hold()
             && !quiet::has_given_up()
         {
-            std::thread::yield_now();
+            quiet::pause();
             marks::poll(engine);
             turn = Turn::take(gpu);
         }
@@ -52,7 +52,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using
             quiet::give_up();
             break;
         }
-        std::thread::yield_now();
+        quiet::pause();
     }
     drop(turn);
     engine.pool.claim(&mut using);

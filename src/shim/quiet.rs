@@ -1,7 +1,7 @@
 //! Waiting for the program's work, each time with a deadline: work may wait for work that is submitted later. After a
 //! missed deadline nobody waits again until some work is seen complete.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vgmem_abi::*;
@@ -13,6 +13,8 @@ use crate::{broken, gate, marks, pager, stats};
 pub const DEADLINE: Duration = Duration::from_secs(2);
 /// How long a thread that waits for a GPU keeps looking while nothing moves.
 const STILL: Duration = Duration::from_millis(20);
+/// Up to so many processors a poll gives its own up.
+const FEW_PROCESSORS: libc::c_long = 4;
 
 /// Work was submitted of which neither a marker nor a note of its stream tells.
 static UNMARKED: AtomicBool = AtomicBool::new(false);
@@ -22,6 +24,21 @@ static GAVE_UP: AtomicU64 = AtomicU64::new(0);
 /// Work was submitted that leaves no marker.
 pub fn lose_track() {
     UNMARKED.store(true, Ordering::SeqCst);
+}
+
+/// One turn of a loop that polls. With few processors the thread sleeps a little: what it waits for needs them.
+pub fn pause() {
+    static FEW: AtomicU8 = AtomicU8::new(0);
+    let few = match FEW.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: takes a number and gives one.
+            let few = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } <= FEW_PROCESSORS;
+            FEW.store(1 + u8::from(few), Ordering::Relaxed);
+            few
+        }
+        known => known == 2,
+    };
+    if few { std::thread::sleep(Duration::from_micros(20)) } else { std::thread::yield_now() }
 }
 
 /// Whether a deadline was missed and nothing was seen complete since.
@@ -53,7 +70,7 @@ pub fn passes(engine: &Engine) -> bool {
             give_up();
             return false;
         }
-        std::thread::yield_now();
+        pause();
     }
     true
 }
@@ -80,7 +97,7 @@ pub fn is_idle(engine: &Engine) -> bool {
             give_up();
             return false;
         }
-        std::thread::yield_now();
+        pause();
     }
     true
 }
@@ -144,6 +161,6 @@ fn look_ahead_until(engine: &Engine, is_over: impl Fn() -> bool) {
         if engine.pool.look_ahead(gpu, context) {
             moved = Instant::now();
         }
-        std::thread::yield_now();
+        pause();
     }
 }

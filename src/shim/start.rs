@@ -218,7 +218,8 @@ fn begin() -> Result<(), BadSetting> {
     let keys = gpus.iter().map(|gpu| gpu.key).collect();
     if settings.paging {
         // Under MPS other processes' work runs in the same place: nothing is known of it.
-        let shared = (0..gpus.len()).any(|gpu| attribute(&call, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, gpu) == Some(1));
+        let shared =
+            (0..gpus.len()).any(|gpu| attribute(&call, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, gpu) == Some(1));
         if shared {
             log::info!("MPS is on: pages move only while nothing runs");
         }
