@@ -186,9 +186,9 @@ numbers! { i32;
     CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
     /// `cuDeviceGetAttribute`: virtual memory management.
     CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
-    /// `cuDeviceGetAttribute`: host NUMA node next to the GPU.
     /// `cuDeviceGetAttribute`: the process is a client of the multi-process service.
     CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
+    /// `cuDeviceGetAttribute`: host NUMA node next to the GPU.
     CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
 
     /// `cuDeviceGetP2PAttribute`: how good the link is; lower is better.
