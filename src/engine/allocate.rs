@@ -283,11 +283,8 @@ impl<D: Device> Pool<D> {
 
     /// A spare frame for a piece that lies away from home. At home the pager's frames are its reserve.
     fn spare_for(&self, piece: Piece, home: u8) -> Option<Frame> {
-        let mut state = self.lock();
-        let fits = |frame: &Frame| (frame.tier, frame.bytes, frame.home) == (piece.tier, piece.bytes, home);
-        let at = state.spare.iter().position(|frame| piece.tier != home as usize && fits(frame))?;
-        state.tiers[piece.tier].spare -= piece.bytes;
-        Some(state.spare.swap_remove(at))
+        let away = piece.tier != home as usize;
+        away.then(|| self.lock().take_spare(piece.tier, piece.bytes, home)).flatten()
     }
 
     /// Releases one piece. What the driver does not take back counts as lost and stays charged.

@@ -83,6 +83,16 @@ impl Wave {
     }
 }
 
+impl State {
+    /// A spare frame of this tier and size that a GPU can use.
+    pub(crate) fn take_spare(&mut self, tier: usize, bytes: u64, home: u8) -> Option<Frame> {
+        let fits = |frame: &Frame| (frame.tier, frame.bytes, frame.home) == (tier, bytes, home);
+        let at = self.spare.iter().position(fits)?;
+        self.tiers[tier].spare -= bytes;
+        Some(self.spare.swap_remove(at))
+    }
+}
+
 impl<D: Device> Pool<D> {
     /// Whether pages of this GPU's allocations lie elsewhere. One load: asked at every launch.
     #[inline]
@@ -276,13 +286,8 @@ impl<D: Device> Pool<D> {
     pub(crate) fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
         let shadow = {
             let mut state = self.lock();
-            if let Some(at) = state
-                .spare
-                .iter()
-                .position(|frame| (frame.tier, frame.bytes, frame.home) == (tier, bytes, whom.home))
-            {
-                state.tiers[tier].spare -= bytes;
-                return Some(state.spare.swap_remove(at));
+            if let Some(frame) = state.take_spare(tier, bytes, whom.home) {
+                return Some(frame);
             }
             let account = &state.tiers[tier];
             if (account.capacity + account.exchange).saturating_sub(account.used) < bytes {

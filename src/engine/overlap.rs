@@ -65,6 +65,11 @@ pub enum Progress {
     Stuck,
 }
 
+/// Bytes that are on their way from home.
+fn outbound(motions: &[Motion]) -> u64 {
+    motions.iter().filter(|motion| motion.lane == OUT).map(|motion| motion.frame.bytes).sum()
+}
+
 impl<D: Device> Pool<D> {
     pub(crate) fn lock_motions(&self, home: u8) -> MutexGuard<'_, Vec<Motion>> {
         self.motions[home as usize].lock().unwrap_or_else(PoisonError::into_inner)
@@ -120,7 +125,7 @@ impl<D: Device> Pool<D> {
         if left == 0 {
             return Progress::Waiting;
         }
-        let out: u64 = motions.iter().filter(|m| m.lane == OUT).map(|m| m.frame.bytes).sum();
+        let out = outbound(&motions);
         let window = self.window(whom);
         let wanted = left.min(window).saturating_sub(out);
         let (room, in_use) = self.room_for(whom, &named, wanted, patient);
@@ -142,7 +147,7 @@ impl<D: Device> Pool<D> {
         }
         let whom = For { home, context };
         let window = self.window(whom);
-        let out: u64 = motions.iter().filter(|m| m.lane == OUT).map(|m| m.frame.bytes).sum();
+        let out = outbound(&motions);
         let plan = {
             let state = self.lock();
             let tier = &state.tiers[home as usize];

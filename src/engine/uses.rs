@@ -113,6 +113,19 @@ impl Using {
     }
 }
 
+impl State {
+    /// A submission that waited for pages is being made.
+    fn make_busy(&mut self, using: &mut Using) {
+        for (slot, serial) in using.objects.iter().filter(|_| !using.ready) {
+            if let Some(allocation) = self.allocations.get_mut(*slot).filter(|a| a.serial == *serial) {
+                allocation.uses.waiting = allocation.uses.waiting.saturating_sub(1);
+                allocation.uses.busy += 1;
+            }
+        }
+        using.ready = true;
+    }
+}
+
 impl<D: Device> Pool<D> {
     /// A submission that uses the allocations of these addresses is about to be made.
     pub fn begin_use(&self, addresses: &[u64]) -> Using {
@@ -142,34 +155,21 @@ impl<D: Device> Pool<D> {
             return true;
         }
         let mut state = self.lock();
-        let State { allocations, pages, .. } = &mut *state;
+        let State { allocations, pages, .. } = &*state;
         let shown = |id: &u32| pages.get(*id).is_none_or(|page| page.shown && !page.moving);
         let own = |(slot, serial): &(u32, u64)| allocations.get(*slot).filter(|a| a.serial == *serial);
         let all = using.objects.iter().filter_map(own);
         if !all.flat_map(|allocation| &allocation.pages).all(shown) {
             return false;
         }
-        for (slot, serial) in &using.objects {
-            if let Some(allocation) = allocations.get_mut(*slot).filter(|a| a.serial == *serial) {
-                allocation.uses.waiting = allocation.uses.waiting.saturating_sub(1);
-                allocation.uses.busy += 1;
-            }
-        }
-        using.ready = true;
+        state.make_busy(using);
         true
     }
 
     /// Counts the submission as being made, wherever its pages are. For those who have shown them, under the lock on
     /// motions.
     pub(crate) fn make_ready(&self, using: &mut Using) {
-        let mut state = self.lock();
-        for (slot, serial) in using.objects.iter().filter(|_| !using.ready) {
-            if let Some(allocation) = state.allocations.get_mut(*slot).filter(|a| a.serial == *serial) {
-                allocation.uses.waiting = allocation.uses.waiting.saturating_sub(1);
-                allocation.uses.busy += 1;
-            }
-        }
-        using.ready = true;
+        self.lock().make_busy(using);
     }
 
     /// Work was submitted of which no mark tells.

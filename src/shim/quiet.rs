@@ -60,9 +60,13 @@ pub fn passes(engine: &Engine) -> bool {
         return true;
     }
     let newest = marks::newest();
+    in_time(|| engine.pool.have_passed(&newest) || marks::poll(engine))
+}
+
+/// Polls until `is_over`; false at the deadline, or where one was missed and nothing was seen complete since.
+fn in_time(is_over: impl Fn() -> bool) -> bool {
     let begin = Instant::now();
-    while !engine.pool.have_passed(&newest) {
-        marks::poll(engine);
+    while !is_over() {
         if has_given_up() {
             return false;
         }
@@ -88,18 +92,7 @@ pub fn is_idle(engine: &Engine) -> bool {
         UNMARKED.store(true, Ordering::SeqCst);
         return false;
     }
-    let begin = Instant::now();
-    while !marks::poll(engine) {
-        if has_given_up() {
-            return false;
-        }
-        if begin.elapsed() > DEADLINE {
-            give_up();
-            return false;
-        }
-        pause();
-    }
-    true
+    in_time(|| marks::poll(engine))
 }
 
 /// Waits for all contexts, for work of which no marker tells; false at the deadline. The driver's wait has none: it is
