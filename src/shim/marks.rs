@@ -18,8 +18,6 @@ use vgmem_engine::{Context, Mark};
 use crate::broken;
 use crate::start::Engine;
 
-/// Event flag: no time stamps.
-const DISABLE_TIMING: c_uint = 2;
 /// Markers of one stream that are kept apart; a further one moves the newest, which is late but never early.
 const MOST_PENDING: usize = 512;
 
@@ -51,6 +49,13 @@ struct Lines {
     /// Of streams that are gone, ready for others. Lines live as long as the process.
     unused: Vec<&'static Line>,
     made: u32,
+}
+
+impl Lines {
+    /// The lines whose work may go on.
+    fn all(&self) -> Vec<&'static Line> {
+        self.by_key.values().copied().chain(self.left.iter().map(|(_, line)| *line)).collect()
+    }
 }
 
 static LINES: Mutex<Option<Lines>> = Mutex::new(None);
@@ -125,14 +130,7 @@ fn record(engine: &Engine, line: &Line, stream: CUstream) -> Option<Mark> {
     let taken = if full { events.pending.pop_back().map(|(_, event)| event) } else { events.free.pop() };
     let event = match taken {
         Some(event) => event as CUevent,
-        None => {
-            let mut event: CUevent = std::ptr::null_mut();
-            // SAFETY: the out-parameter is live; the stream's context is current.
-            if unsafe { (call.cuEventCreate)(&mut event, DISABLE_TIMING) } != CUDA_SUCCESS {
-                return None;
-            }
-            event
-        }
+        None => call.new_event().ok()?,
     };
     line.unmarked.store(false, Ordering::SeqCst);
     // SAFETY: our event, on a stream of the program that it has just used.
@@ -173,10 +171,10 @@ pub fn mark_all(engine: &Engine) -> bool {
 
 /// Looks how far the streams have come, and tells the pool; whether all work that has a marker is over.
 pub fn poll(engine: &Engine) -> bool {
-    let all: Vec<(Context, &'static Line)> = {
+    let all = {
         let mut lines = lines();
         let Some(lines) = lines.as_mut() else { return true };
-        let Lines { by_key, left, unused, .. } = lines;
+        let Lines { left, unused, .. } = lines;
         left.retain(|(_, line)| {
             let over = line.events.try_lock().is_ok_and(|events| events.pending.is_empty());
             if over {
@@ -184,12 +182,11 @@ pub fn poll(engine: &Engine) -> bool {
             }
             !over
         });
-        let live = by_key.iter().map(|(key, line)| (key.0, *line));
-        live.chain(left.iter().copied()).collect()
+        lines.all()
     };
     engine.pool.device().relaxed(|| {
         let mut over = true;
-        for (_, line) in all {
+        for line in all {
             over &= poll_line(engine, line);
         }
         over
@@ -220,10 +217,7 @@ fn poll_line(engine: &Engine, line: &Line) -> bool {
 
 /// The newest marker of every stream.
 pub fn newest() -> Vec<Mark> {
-    let all: Vec<&'static Line> = match lines().as_ref() {
-        None => Vec::new(),
-        Some(lines) => lines.by_key.values().copied().chain(lines.left.iter().map(|left| left.1)).collect(),
-    };
+    let all = lines().as_ref().map(Lines::all).unwrap_or_default();
     let newest = |line: &Line| {
         line.events
             .try_lock()

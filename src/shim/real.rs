@@ -55,6 +55,18 @@ functions! {
         cuModuleGetFunction cuModuleLoadData;
 }
 
+impl Functions {
+    /// A new event of the current context, without time stamps.
+    pub fn new_event(&self) -> Result<CUevent, CUresult> {
+        let mut event: CUevent = std::ptr::null_mut();
+        // SAFETY: the out-parameter is live; the driver answers an error where no context is current.
+        match unsafe { (self.cuEventCreate)(&mut event, DISABLE_TIMING) } {
+            CUDA_SUCCESS => Ok(event),
+            rc => Err(rc),
+        }
+    }
+}
+
 fn address(name: &'static str) -> Option<*mut c_void> {
     let found = slot::driver_symbol(CStr::from_bytes_with_nul(name.as_bytes()).ok()?);
     (!found.is_null()).then_some(found)
@@ -96,7 +108,7 @@ const PART: usize = 4 << 20;
 /// Event flag: no time stamps.
 const DISABLE_TIMING: c_uint = 2;
 /// Stream flag: no waiting for the legacy default stream, and none by it.
-const NON_BLOCKING: c_uint = 1;
+pub const NON_BLOCKING: c_uint = 1;
 
 impl Driver {
     /// The driver of this process; asks nothing that needs a context.
@@ -236,10 +248,7 @@ impl Driver {
         if let Some(event) = self.lane_events().get_mut(&context).and_then(Vec::pop) {
             return Some(event as CUevent);
         }
-        let mut event: CUevent = std::ptr::null_mut();
-        // SAFETY: the out-parameter is live; the context is current.
-        let rc = unsafe { (self.call.cuEventCreate)(&mut event, DISABLE_TIMING) };
-        (rc == CUDA_SUCCESS).then_some(event)
+        self.call.new_event().ok()
     }
 
     /// Runs `work` with `context` current and in the relaxed capture mode; whether it gave something.

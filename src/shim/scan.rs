@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::*;
 use vgmem_engine::Context;
 
-use crate::real::Functions;
+use crate::real::{Functions, NON_BLOCKING};
 use crate::start::{Engine, engine};
 
 /// The kernel's text, as `cuModuleLoadData` takes it.
@@ -47,10 +47,6 @@ const TEST: [(u64, u64, bool); 3] = [(0, 4, false), (4, 1, true), (5, 1, true)];
 /// How long [`prepare`] looks whether the test is over. It may be behind any work of the program.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Event flag: no time stamps.
-const DISABLE_TIMING: c_uint = 2;
-/// Stream flag: no waiting for the legacy default stream, and none by it.
-const NON_BLOCKING: c_uint = 1;
 /// Host memory flag: GPUs can reach it.
 const DEVICEMAP: c_uint = 2;
 
@@ -326,11 +322,10 @@ impl Scans {
             // SAFETY: aligned, and in front of the flags in pinned memory that nothing else uses yet.
             unsafe { AtomicU64::from_ptr((self.host as *mut u64).add(index)) }.store(word, Ordering::Relaxed);
         }
-        let (mut stream, mut event) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut stream = std::ptr::null_mut();
         // SAFETY: the out-parameter is live.
         check(unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
-        // SAFETY: the out-parameter is live.
-        check(unsafe { (call.cuEventCreate)(&mut event, DISABLE_TIMING) })?;
+        let event = call.new_event()?;
         for (index, (first, words, _)) in (0..).zip(TEST) {
             self.flag(TEST_FLAGS + 4 * index).store(0, Ordering::Relaxed);
             let result = self.device + TEST_FLAGS + 4 * index;
@@ -392,11 +387,7 @@ fn query(call: &Functions, event: usize) -> CUresult {
 /// Makes the slot's event, or sees whether the scans that nobody waited for are over.
 fn make_usable(call: &Functions, slot: &mut Slot) -> bool {
     if slot.event == 0 {
-        let mut event: CUevent = std::ptr::null_mut();
-        // SAFETY: the out-parameter is live; the context is current.
-        if unsafe { (call.cuEventCreate)(&mut event, DISABLE_TIMING) } != CUDA_SUCCESS {
-            return false;
-        }
+        let Ok(event) = call.new_event() else { return false };
         slot.event = event as usize;
     }
     slot.busy = slot.busy && query(call, slot.event) != CUDA_SUCCESS;
