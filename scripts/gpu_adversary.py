@@ -9,10 +9,13 @@ from gpu_harness import PROGRAMS, Failure, Skip, check_places, equal, last_line,
 
 GIB = "6"
 LIMITS = {"VGMEM_PAGING": "auto", "VGMEM_DEVICE_LIMIT": "2G", "VGMEM_HOST": "8G"}
+# Modes of other sizes: GiB, what differs in LIMITS.
+SIZES = {"one_buffer": ("10", {"VGMEM_HOST": "12G"}),
+         "just_over": ("4.04", {"VGMEM_DEVICE_LIMIT": "4G"})}
 # What the programs answer when a CUDA call fails.
 CUDA_FAILED = 6
 LOUD = "VGMEM_SAFETY=strict"
-PARTS = ("common", "pointers", "streams", "waits", "launches", "views", "classic")
+PARTS = ("common", "pointers", "streams", "waits", "launches", "views", "classic", "load")
 # Files of a program, and what it is linked with.
 FILES = {
     "adversary.cu": [f"adversary_{part}.cu" for part in PARTS],
@@ -26,7 +29,7 @@ MODES = {
         "polling", "persistent", "host_callback", "wait_value_host", "wait_value_device", "cooperative", "atomics",
         "grouped_gemm", "graph_captured", "graph_built", "lazy_loading", "local_memory", "textures",
         "tensor_maps_read", "tensor_maps_write", "stored_maps_read", "stored_maps_write", "bfs", "hotspot",
-        "pathfinder", "lud", "needle"),
+        "pathfinder", "lud", "needle", "one_buffer", "huge_operands", "allocations", "many_sizes", "just_over"),
     "adversary_cublas.cu": ("sgemm", "sgemm_batched", "sgemm_grouped"),
 }
 
@@ -52,15 +55,18 @@ def said_so(run):
 
 def adversary(suite, source, mode, safety):
     """One mode: the native results, with pages that came and went; or, in auto, a loud end."""
-    command = [program(suite, source), mode, GIB]
+    gib, settings = SIZES.get(mode, (GIB, {}))
+    command = [program(suite, source), mode, gib]
     native = suite.native(command)
-    limit = size(LIMITS["VGMEM_DEVICE_LIMIT"])
+    limits = {**LIMITS, **settings}
+    limit = size(limits["VGMEM_DEVICE_LIMIT"])
     if any(result.startswith("SKIP ") for result in native.out.splitlines()):
         raise Skip(f"not on this GPU: {native.out.splitlines()[0]}")
-    if native.bytes is None or native.bytes < 2 * limit:
-        raise Failure(f"the program takes {native.bytes} bytes, less than twice the limit of {limit}")
+    least = limit if mode in SIZES else 2 * limit
+    if native.bytes is None or native.bytes <= least:
+        raise Failure(f"the program takes {native.bytes} bytes, no more than {least}, with a limit of {limit}")
     report = os.path.join(suite.work, f"report{suite.number()}.json")
-    ours = suite.run(command, {"VGMEM_REPORT": report, "VGMEM_SAFETY": safety, **LIMITS})
+    ours = suite.run(command, {"VGMEM_REPORT": report, "VGMEM_SAFETY": safety, **limits})
     wrong = [result for result in ours.results if " wrong " in result]
     if wrong:
         raise Failure(f"wrong values: {wrong[0]}")

@@ -7,15 +7,16 @@
 // files:
 //
 //     nvcc -O2 -std=c++17 -arch=native -t 0 -o adversary adversary.cu
-//         adversary_{common,pointers,streams,waits,launches,views,classic}.cu
+//         adversary_{common,pointers,streams,waits,launches,views,classic,load}.cu
 #include "adversary.cuh"
 
 std::vector<Mode> pointer_modes(), stream_modes(), wait_modes();
-std::vector<Mode> launch_modes(), view_modes(), classic_modes();
+std::vector<Mode> launch_modes(), view_modes(), classic_modes(), load_modes();
 
 int main(int argc, char **argv) {
     std::vector<Mode> modes;
-    for (auto part : {pointer_modes, stream_modes, wait_modes, launch_modes, view_modes, classic_modes}) {
+    for (auto part : {pointer_modes, stream_modes, wait_modes, launch_modes, view_modes, classic_modes,
+                      load_modes}) {
         std::vector<Mode> more = part();
         modes.insert(modes.end(), more.begin(), more.end());
     }
