@@ -7,7 +7,7 @@ use vgmem_engine::{Snapshot, TierUse};
 use crate::log::say;
 use crate::settings::Report;
 use crate::start::{Engine, engine_at_exit};
-use crate::{exports, fork, slot, stats};
+use crate::{exports, fork, ledger, slot, stats};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -20,10 +20,11 @@ pub fn out_of_memory(engine: &Engine, home: u8, bytes: u64) {
     }
     log::warn!(
         "out of memory: {} MiB for GPU {home} do not fit; used: {places}host {} of {} MiB \
-         (the machine has {} MiB left)",
+         (other processes hold {} MiB of that budget, the machine has {} MiB left)",
         bytes.div_ceil(1 << 20),
         snapshot.host.now >> 20,
         snapshot.host.capacity >> 20,
+        ledger::host_of_others() >> 20,
         crate::start::host_available() >> 20
     );
 }

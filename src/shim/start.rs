@@ -348,10 +348,16 @@ fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, byt
     let host = host_budget(settings.host);
     let smallest = gpus.iter().filter(|gpu| gpu.pooled).map(|gpu| gpu.capacity).min().unwrap_or(0);
     let page_bytes = settings.page_size.unwrap_or_else(|| auto_page_size(smallest));
-    // One page, unless that were more than 1 % or so of what there is; more where the pager copies in waves.
-    let most = if settings.paging { EXCHANGE_PAGES } else { 1 };
-    let exchange =
-        |bytes: u64| page_bytes * (bytes / page_bytes / 32).min(most) * u64::from(bytes >= page_bytes * 64);
+    // One page, unless that were more than 1 % or so of what there is. The pager copies in waves and needs more; it can
+    // move nothing without one.
+    let exchange = |bytes: u64| {
+        let pages = bytes / page_bytes;
+        page_bytes
+            * match settings.paging {
+                true => (pages / 32).clamp(u64::from(pages >= 8), EXCHANGE_PAGES),
+                false => u64::from(pages >= 64),
+            }
+    };
     let gpu = |(index, gpu): (usize, &Gpu)| GpuConfig {
         capacity: if gpu.pooled { gpu.capacity - exchange(gpu.capacity) } else { 0 },
         exchange: if gpu.pooled { exchange(gpu.capacity) } else { 0 },
