@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// What may hit the wrong moment on a busy machine is tried so often, each time with another seed.
-const TRIES: u64 = 4;
+const TRIES: u64 = 12;
 
 /// How a page was lost, or would have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ fn settings_that_cannot_be_honoured() {
         ("VGMEM_PLACEMENT", &["best", "Home "]),
         ("VGMEM_ADVERTISE", &["all", "1"]),
         ("VGMEM_REPORT", &["stdout", "report.txt"]),
+        ("VGMEM_TRACE", &["trace.txt", ".vgt", "/nowhere/trace.vgt"]),
         ("VGMEM_LOG", &["loud", "9"]),
         ("VGMEM_DISABLE", &["maybe"]),
         ("VGMEM_PAGING", &["on", "1"]),

@@ -32,6 +32,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("VGMEM_VERIFY", "1 or 0"),
     setting("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     setting("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
+    setting("VGMEM_TRACE", "the name of a file that ends in .vgt, in a folder that is there"),
     setting("VGMEM_LOG", "off, error, warn, info, debug or trace"),
     setting("VGMEM_DISABLE", "1 or 0"),
 ];

@@ -88,25 +88,24 @@ impl<D: Device> Pool<D> {
         state.allocations.get(slot).map(|allocation| (allocation.home, slot))
     }
 
-    /// Whether pages are hidden. One load.
-    #[inline]
-    pub fn has_hidden(&self) -> bool {
-        self.hidden.load(Ordering::Acquire) > 0
-    }
-
     /// Notes a launch that uses these allocations.
     pub fn note_use(&self, using: &Using) {
-        self.lock().pager.launch(&using.slots());
+        self.lock().pager.launch(&using.named());
+    }
+
+    /// Whether all pages of a launch that may come home are there. Takes no lock on motions.
+    pub fn are_at_home(&self, home: u8, using: &Using) -> bool {
+        let (missing, hidden, coming) = self.wanting(For { home, context: 0 }, &using.named());
+        missing.is_empty() && hidden.is_empty() && !coming
     }
 
     /// Does what can be done now so that the named allocations' pages get home, without waiting for anything. A
     /// `patient` launch rather waits for the best page to go than lets a worse one go that is idle.
-    pub fn advance(&self, home: u8, context: Context, using: &Using, patient: bool) -> Progress {
+    pub fn advance(&self, home: u8, context: Context, named: &[u32], patient: bool) -> Progress {
         let Ok(mut motions) = self.motions[home as usize].try_lock() else { return Progress::Waiting };
         self.land_motions(&mut motions);
         let whom = For { home, context };
-        let named = using.slots();
-        let (missing, hidden, coming) = self.wanting(whom, &named);
+        let (missing, hidden, coming) = self.wanting(whom, named);
         for page in hidden {
             let _ = self.show_page(page); // tried again; what stays hidden in the end is loud
         }
@@ -128,7 +127,7 @@ impl<D: Device> Pool<D> {
         let out = outbound(&motions);
         let window = self.window(whom);
         let wanted = left.min(window).saturating_sub(out);
-        let (room, in_use) = self.room_for(whom, &named, wanted, patient);
+        let (room, in_use) = self.room_for(whom, named, wanted, patient);
         for page in room {
             if !self.begin_out(whom, &mut motions, page) {
                 break;
@@ -176,7 +175,7 @@ impl<D: Device> Pool<D> {
     /// Shows all pages of the named allocations where they lie, after the copies that are under way. They stay so until
     /// the end of the use.
     pub fn claim(&self, using: &mut Using) {
-        let slots = using.slots();
+        let slots = using.named();
         let homes = {
             let state = self.lock();
             let all = slots.iter().filter_map(|&slot| state.allocations.get(slot));

@@ -107,8 +107,8 @@ impl Using {
         self.objects.is_empty() && self.everything == 0
     }
 
-    /// The allocations by slot.
-    pub(crate) fn slots(&self) -> Vec<u32> {
+    /// The allocations that it names, by slot.
+    pub fn named(&self) -> Vec<u32> {
         self.objects.iter().map(|&(slot, _)| slot).collect()
     }
 }

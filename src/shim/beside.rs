@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use vgmem_engine::{Context, Ended, Progress, Using};
 
+use crate::mover::Wanted;
 use crate::start::Engine;
 use crate::{marks, pager, quiet, stats};
 
@@ -17,8 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using {
     let mut using = engine.pool.begin_use(named);
     engine.pool.note_use(&using);
-    let at_home = engine.pool.advance(gpu, context, &using, true) == Progress::Ready;
-    if at_home && engine.pool.is_ready(&mut using) {
+    if engine.pool.are_at_home(gpu, &using) && engine.pool.is_ready(&mut using) {
         return using;
     }
     let begin = Instant::now();
@@ -38,13 +38,13 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using
         using = engine.pool.begin_use(named);
     }
     let begin_own = Instant::now();
-    while turn.is_some() {
-        match engine.pool.advance(gpu, context, &using, begin_own.elapsed() < PATIENCE) {
+    let wanted = turn.is_some().then(|| Wanted::post(context, gpu, using.named(), begin_own + PATIENCE));
+    while let Some(wanted) = &wanted {
+        match wanted.look(engine, context) {
             Progress::Ready if engine.pool.is_ready(&mut using) => break,
             Progress::Stuck => break,
             Progress::Ready | Progress::Waiting => {}
         }
-        marks::poll(engine);
         if !pager::is_calm(engine) || quiet::has_given_up() {
             break;
         }
@@ -54,6 +54,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using
         }
         quiet::pause();
     }
+    drop(wanted);
     drop(turn);
     engine.pool.claim(&mut using);
     stats::WAITED_BESIDE.add_since(begin);

@@ -54,7 +54,8 @@ macro_rules! export {
     (wait $base:ident $symbol:ident $hook:ident $version:literal $threaded:literal $args:tt) => {
         pass_on! { $base $symbol $hook $args
             { crate::quiet::before_wait(stringify!($base), handle_of!($args)) }
-            |_, rc| {
+            |wait, rc| {
+                drop(wait);
                 crate::pager::noticed(rc);
                 if rc == CUDA_SUCCESS {
                     crate::gate::idle_point();

@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vgmem_abi::*;
-use vgmem_engine::{Context, Ended, Still, Using};
+use vgmem_engine::{Context, Ended, Using};
 
 use crate::capture::{Capture, capture_of};
 use crate::start::{Engine, engine};
 use crate::trust::{self, Trust};
-use crate::{beside, broken, gate, marks, quiet, scan, stats};
+use crate::{beside, broken, gate, marks, mover, quiet, scan, stats};
 
-/// How often launches look what to fetch next, at most.
+/// How often launches look what to fetch next, at most, where no thread does.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
 /// Launches that are made strictly after one for which pages had to be mapped again, at first and at most.
 const COOLING: u64 = 64;
@@ -298,9 +298,8 @@ impl Use {
             }
         };
         engine.pool.end_use(self.using, ended);
-        if is_beside(engine) && is_calm(engine) && time_to_look() {
-            marks::poll(engine);
-            engine.pool.look_ahead(gpu, context);
+        if is_beside(engine) && is_calm(engine) && (mover::is_there(gpu) || time_to_look()) {
+            mover::nudge(engine, context, gpu);
         }
     }
 }
@@ -378,11 +377,12 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
 }
 
 /// A context is about to end. None of its copies is under way then, none begins, and nobody asks about its events.
-pub fn context_leaves(context: Context) -> Option<Still<'static>> {
+pub fn context_leaves(context: Context) -> Option<impl Sized> {
     let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
+    let asleep = mover::context_leaves(context);
     let still = engine.pool.hold_still(context);
     marks::context_ended(Some(engine), context);
-    Some(still)
+    Some((still, asleep))
 }
 
 /// The context has not ended after all, and its markers are gone.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::*;
 
 use crate::start::{Engine, engine};
-use crate::{broken, gate, marks, pager, stats};
+use crate::{broken, gate, marks, mover, pager, stats, trace};
 
 /// How long a launch waits for work before it goes on as things are.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -123,12 +123,15 @@ fn quiet_in_time() -> bool {
     QUIET.load(Ordering::SeqCst)
 }
 
-/// The program is about to wait in the driver's function `base`: meanwhile pages are fetched ahead.
+/// The program is about to wait in the driver's function `base`: meanwhile pages are fetched ahead. What it gives is
+/// dropped after the wait.
 #[inline]
-pub fn before_wait(base: &str, handle: Option<usize>) {
+pub fn before_wait(base: &str, handle: Option<usize>) -> Option<trace::Wait> {
+    let wait = trace::wait();
     if let Some(engine) = engine().filter(|engine| pager::is_beside(engine)) {
         look_ahead_until(engine, || is_over(engine, base, handle.unwrap_or(0)));
     }
+    wait
 }
 
 /// Whether the wait would return at once.
@@ -148,6 +151,9 @@ fn is_over(engine: &Engine, base: &str, handle: usize) -> bool {
 
 fn look_ahead_until(engine: &Engine, is_over: impl Fn() -> bool) {
     let Some((context, gpu)) = engine.current() else { return };
+    if mover::is_there(gpu) {
+        return mover::nudge(engine, context, gpu);
+    }
     let mut moved = Instant::now();
     while pager::is_calm(engine) && !is_over() && moved.elapsed() < STILL {
         marks::poll(engine);

@@ -96,6 +96,8 @@ pub struct Settings {
     pub chaos: Option<u64>,
     /// `VGMEM_REPORT`
     pub report: Report,
+    /// `VGMEM_TRACE`: the file that launches and copies are recorded in.
+    pub trace: Option<String>,
 }
 
 /// A setting that cannot be honoured.
@@ -119,7 +121,7 @@ impl fmt::Display for BadSetting {
 type Parsed<T> = Result<T, ()>;
 
 /// Name of every setting, and what it accepts.
-pub const ACCEPTED: [(&str, &str); 15] = [
+pub const ACCEPTED: [(&str, &str); 16] = [
     ("VGMEM_DEVICES", "all, or ordinals or UUIDs of visible GPUs such as 0,2,3"),
     ("VGMEM_DEVICE_LIMIT", "a size for every GPU such as 20G, or sizes by ordinal such as 0:20G,1:8G"),
     ("VGMEM_DEVICE_RESERVE", "a size for every GPU such as 512M, or sizes by ordinal such as 0:1G,1:512M"),
@@ -133,6 +135,7 @@ pub const ACCEPTED: [(&str, &str); 15] = [
     ("VGMEM_VERIFY", "1 or 0"),
     ("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     ("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
+    ("VGMEM_TRACE", "the name of a file that ends in .vgt, in a folder that is there"),
     ("VGMEM_LOG", "off, error, warn, info, debug or trace"),
     ("VGMEM_DISABLE", "1 or 0"),
 ];
@@ -244,6 +247,10 @@ fn report(text: &str) -> Parsed<Report> {
     }
 }
 
+fn trace(text: &str) -> Parsed<Option<String>> {
+    if text.len() > 4 && text.ends_with(".vgt") { Ok(Some(text.to_owned())) } else { Err(()) }
+}
+
 fn switch(text: &str) -> Parsed<bool> {
     match text {
         "0" => Ok(false),
@@ -288,6 +295,7 @@ impl Settings {
             verify: read("VGMEM_VERIFY", false, switch)?,
             chaos: read("VGMEM_CHAOS", None, |text| text.parse().map(Some).map_err(drop))?,
             report: read("VGMEM_REPORT", Report::None, report)?,
+            trace: read("VGMEM_TRACE", None, trace)?,
         })
     }
 }

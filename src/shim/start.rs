@@ -10,8 +10,8 @@ use vgmem_engine::{Config, Context, GpuConfig, Pool};
 use vgmem_policy::{GRANULE, auto_page_size};
 
 use crate::real::{Driver, Functions};
-use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Safety, Settings};
-use crate::{chaos, fork, ledger, log as sink, marks, pager, scan, slot};
+use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Safety, Settings, accepts};
+use crate::{chaos, fork, ledger, log as sink, marks, pager, scan, slot, trace};
 
 /// First address that is asked for. No host library and no heap lies there, and words of data hardly ever look like its
 /// addresses: their upper half would be 0 before a 16-bit float of 16,384 or more, or a float below the normal ones.
@@ -227,6 +227,14 @@ fn begin() -> Result<(), BadSetting> {
     }
     if let Some(seed) = settings.chaos {
         chaos::start(seed);
+    }
+    if let Some(path) = &settings.trace {
+        let sizes: Vec<u64> = config.gpus.iter().map(|gpu| gpu.capacity).collect();
+        trace::start(path, &sizes, config.page_bytes).map_err(|error| BadSetting {
+            name: "VGMEM_TRACE",
+            value: path.clone(),
+            accepts: format!("{} ({error})", accepts("VGMEM_TRACE")),
+        })?;
     }
     let pool = Pool::new(Driver::new(call, keys, config.host_budget + config.host_exchange), config);
     ENGINE.store(Box::into_raw(Box::new(Engine { pool, settings, gpus })), Ordering::Release);

@@ -98,7 +98,7 @@ pub fn of(engine: &Engine, context: Context, function: CUfunction) -> Trust {
 }
 
 /// The function's name, for people.
-fn name(engine: &Engine, function: CUfunction) -> String {
+pub fn name(engine: &Engine, function: CUfunction) -> String {
     let call = &engine.pool.device().call;
     for ask in [call.cuFuncGetName, call.cuKernelGetName].into_iter().flatten() {
         let mut name: *const c_char = std::ptr::null();

@@ -6,7 +6,7 @@ use vgmem_policy::{GRANULE, round_up};
 
 use crate::real::Driver;
 use crate::start::{Engine, engine};
-use crate::{ledger, pager, report};
+use crate::{ledger, pager, report, trace};
 
 /// Rows of a pitched allocation begin at multiples of this many bytes, as the driver's do.
 const PITCH: u64 = 512;
@@ -105,9 +105,15 @@ pub unsafe fn cuMemFree_v2(real: pointers::cuMemFree_v2, address: CUdeviceptr) -
 /// Frees what the pool holds; `None` where the driver shall answer: the address is none of the pool's.
 fn free_pooled(address: CUdeviceptr) -> Option<CUresult> {
     let engine = engine()?;
+    let traced = trace::is_on().then(|| engine.pool.find(address)).flatten();
     let Freed::Done(answer) = engine.pool.free(address) else { return None };
     Some(match answer {
-        Ok(()) => CUDA_SUCCESS,
+        Ok(()) => {
+            if let Some(found) = traced {
+                trace::freed(found.serial);
+            }
+            CUDA_SUCCESS
+        }
         // No allocation begins there; a lost context is what the driver would complain of first.
         Err(DriverError::INVALID_VALUE) => invalid_unless_lost(engine),
         Err(error) => error.code(),
@@ -145,6 +151,7 @@ fn pooled(
     match answer {
         Ok(address) => {
             log::debug!("{bytes} bytes for GPU {home} at {address:#x}");
+            trace::allocated(engine, address);
             pager::get_ready(engine, context, home);
         }
         Err(DriverError::OUT_OF_MEMORY) => report::out_of_memory(engine, home, bytes),

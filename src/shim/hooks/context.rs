@@ -4,8 +4,6 @@ use std::ffi::CStr;
 
 use vgmem_abi::*;
 
-use vgmem_engine::Still;
-
 use super::launch;
 use crate::start::{self, Engine, engine};
 use crate::{pager, slot};
@@ -128,7 +126,7 @@ pub unsafe fn cuDevicePrimaryCtxRelease(
 }
 
 /// After the driver's answer: pages may move again, and a context that did not end is looked at with care.
-fn left(rc: CUresult, still: Option<Still<'static>>) {
+fn left(rc: CUresult, still: Option<impl Sized>) {
     if still.is_some() && rc != CUDA_SUCCESS {
         pager::context_stays();
     }

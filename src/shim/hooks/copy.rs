@@ -8,6 +8,7 @@ use vgmem_abi::*;
 use super::access::{give, give_to_context, stream_of};
 use crate::exports::copy::slots;
 use crate::start::engine;
+use crate::trace;
 
 /// Hooks that give access to the named ranges and pass the call on.
 macro_rules! give_access {
@@ -16,11 +17,14 @@ macro_rules! give_access {
         $(#[$doc])*
         pub unsafe fn $name(real: pointers::$name, $($arg: $type),*) -> CUresult {
             let Some(made) = give(&[$(($address, $bytes)),*]) else { return CUDA_ERROR_INVALID_VALUE };
-            // SAFETY: the program's own call, unchanged.
-            let rc = unsafe { real($($arg),*) };
             let streams: &[CUstream] = &[$($stream)?]; // without one, the default stream
             let stream = streams.first().copied().unwrap_or(std::ptr::null_mut());
-            made.done(rc, stream_of(stream, real as usize, &slots::$name))
+            let stream = stream_of(stream, real as usize, &slots::$name);
+            let traced = trace::copy(stringify!($name), &[$(($address, $bytes)),*], stream);
+            // SAFETY: the program's own call, unchanged.
+            let rc = unsafe { real($($arg),*) };
+            trace::done(traced, rc);
+            made.done(rc, stream)
         }
     )* };
 }
@@ -104,6 +108,10 @@ macro_rules! between {
             real: pointers::$name, to: CUdeviceptr, from: CUdeviceptr, bytes: usize, $($stream: CUstream)?
         ) -> CUresult {
             let Some(made) = give(&[(to, bytes), (from, bytes)]) else { return CUDA_ERROR_INVALID_VALUE };
+            let streams: &[CUstream] = &[$($stream)?];
+            let on = streams.first().copied().unwrap_or(std::ptr::null_mut());
+            let on = stream_of(on, real as usize, &slots::$name);
+            let traced = trace::copy(stringify!($name), &[(to, bytes), (from, bytes)], on);
             let twin = !slots::$name.is_driver_function(real as usize);
             let peer = if twin { &slots::$twin } else { &slots::$plain };
             let rc = match apart(to, from, bytes).and_then(|sides| Some((sides, peer.real()?))) {
@@ -116,9 +124,8 @@ macro_rules! between {
                 // SAFETY: the program's own call, unchanged.
                 None => unsafe { real(to, from, bytes, $($stream)?) },
             };
-            let streams: &[CUstream] = &[$($stream)?];
-            let stream = streams.first().copied().unwrap_or(std::ptr::null_mut());
-            made.done(rc, stream_of(stream, real as usize, &slots::$name))
+            trace::done(traced, rc);
+            made.done(rc, on)
         }
     )* };
 }

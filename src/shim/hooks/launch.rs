@@ -13,6 +13,7 @@ use crate::exports::execution::slots;
 use crate::pager::{self, Launch, Use};
 use crate::real::Functions;
 use crate::start::{Engine, engine, with_room};
+use crate::trace::{self, Started};
 use crate::trust;
 
 /// Offset and size of each parameter of a function; empty and `known` false where the driver cannot say.
@@ -128,11 +129,11 @@ unsafe fn prepare(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
     stream: CUstream,
-) -> Use {
-    let Some(engine) = engine() else { return Use::default() };
+) -> Prepared {
+    let Some(engine) = engine() else { return Prepared::plain(Use::default()) };
     let (several, paged) = (engine.current_of_several(), pager::is_needed(engine));
-    if several.is_none() && !paged {
-        return Use::noted();
+    if several.is_none() && !paged && !trace::is_on() {
+        return Prepared::plain(Use::noted());
     }
     // SAFETY: handed on.
     let words = unsafe { scan(engine, function, params, extra) };
@@ -143,7 +144,28 @@ unsafe fn prepare(
             None => engine.pool.use_everything(gpu),
         }
     }
-    if paged { Use::of_launch(engine, &Launch { function, words, stream }) } else { Use::noted() }
+    let made = if paged { Use::of_launch(engine, &Launch { function, words, stream }) } else { Use::noted() };
+    Prepared { made, traced: trace::launch(engine, function, words.unwrap_or(&[]), stream) }
+}
+
+/// A launch that is about to be made.
+struct Prepared {
+    made: Use,
+    traced: Option<Started>,
+}
+
+impl Prepared {
+    #[inline]
+    fn plain(made: Use) -> Prepared {
+        Prepared { made, traced: None }
+    }
+
+    /// After the driver's call.
+    #[inline]
+    fn done(self, rc: CUresult, stream: CUstream) -> CUresult {
+        trace::done(self.traced, rc);
+        self.made.done(rc, stream)
+    }
 }
 
 /// The pooled addresses among a graph node's parameters.

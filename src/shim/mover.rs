@@ -1,0 +1,237 @@
+//! A thread for each GPU that moves pages beside running work (rule S4), so that copies go on while the program's thread
+//! launches, computes or sits in a wait of the driver.
+//!
+//! Launches post what they want and wait; the thread serves the one that waits, and fetches ahead what is expected next.
+//! It sleeps while nothing moves and nothing runs. Where it could not be started, and once the process has begun to exit,
+//! whoever needs pages takes the same steps himself.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use vgmem_engine::{Context, Progress};
+
+use crate::start::{Engine, engine};
+use crate::{fork, marks, pager};
+
+/// GPUs that can be named by one bit each.
+const GPUS: usize = 64;
+/// Between two looks while pages move, or a launch waits.
+const BUSY_NAP: Duration = Duration::from_micros(10);
+/// Between two looks while work runs whose end might let pages move.
+const IDLE_NAP: Duration = Duration::from_micros(200);
+/// How long the first kind of nap goes on after pages moved.
+const STILL: Duration = Duration::from_millis(2);
+/// How long the end of the process waits for a step that is under way.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A launch that waits for its pages.
+#[derive(Clone)]
+struct Demand {
+    /// Tells it from those before it.
+    ticket: u64,
+    context: Context,
+    named: Vec<u32>,
+    /// Until then it waits for the best page to go rather than for any.
+    patient: Instant,
+}
+
+/// What is shared with the thread of one GPU.
+struct Mover {
+    /// The context that copies are made in; 0 is none. Cleared before it ends, under `step`.
+    context: AtomicU64,
+    demand: Mutex<Option<Demand>>,
+    /// How far the pages of the demand with this ticket are: four times the ticket, and one of the three below.
+    progress: AtomicU64,
+    /// Held during a step, which calls the driver.
+    step: Mutex<()>,
+    awake: AtomicBool,
+    started: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+static MOVERS: [Mover; GPUS] = [const {
+    Mover {
+        context: AtomicU64::new(0),
+        demand: Mutex::new(None),
+        progress: AtomicU64::new(WAITING),
+        step: Mutex::new(()),
+        awake: AtomicBool::new(false),
+        started: AtomicBool::new(false),
+        thread: OnceLock::new(),
+    }
+}; GPUS];
+/// The process has begun to exit: the threads call no driver any more.
+static OVER: AtomicBool = AtomicBool::new(false);
+
+const WAITING: u64 = 0;
+const READY: u64 = 1;
+const STUCK: u64 = 2;
+static TICKETS: AtomicU64 = AtomicU64::new(1);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn of(gpu: u8) -> &'static Mover {
+    &MOVERS[gpu as usize % GPUS]
+}
+
+/// A launch that waits; withdrawn when dropped.
+pub struct Wanted {
+    gpu: u8,
+    ticket: u64,
+}
+
+impl Wanted {
+    /// Asks for the pages of these allocations. One launch a GPU at a time.
+    pub fn post(context: Context, gpu: u8, named: Vec<u32>, patient: Instant) -> Wanted {
+        let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
+        *lock(&of(gpu).demand) = Some(Demand { ticket, context, named, patient });
+        Wanted { gpu, ticket }
+    }
+
+    /// How far they are. Where no thread does the work, the caller takes a step.
+    pub fn look(&self, engine: &Engine, context: Context) -> Progress {
+        nudge(engine, context, self.gpu);
+        let progress = of(self.gpu).progress.load(Ordering::Acquire);
+        match (progress >> 2 == self.ticket, progress & 3) {
+            (true, READY) => Progress::Ready,
+            (true, STUCK) => Progress::Stuck,
+            _ => Progress::Waiting,
+        }
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        *lock(&of(self.gpu).demand) = None;
+    }
+}
+
+/// Work was submitted, or somebody waits: the thread looks what there is to do. Without one, a step is taken here.
+pub fn nudge(engine: &Engine, context: Context, gpu: u8) {
+    let mover = of(gpu);
+    mover.context.store(context, Ordering::Release);
+    if !mover.started.swap(true, Ordering::AcqRel) {
+        start(gpu);
+    }
+    match mover.thread.get() {
+        Some(thread) if !OVER.load(Ordering::Acquire) => {
+            if !mover.awake.swap(true, Ordering::AcqRel) {
+                thread.unpark();
+            }
+        }
+        _ => {
+            step(engine, gpu);
+        }
+    }
+}
+
+/// Whether a thread moves pages of this GPU.
+pub fn is_there(gpu: u8) -> bool {
+    of(gpu).thread.get().is_some() && !OVER.load(Ordering::Acquire)
+}
+
+fn start(gpu: u8) {
+    let mover = of(gpu);
+    let made = std::thread::Builder::new().name(format!("vgmem-move{gpu}")).spawn(move || run(gpu));
+    match made {
+        Ok(handle) => {
+            let _ = mover.thread.set(handle.thread().clone());
+            // Before the handlers of the driver, which were registered earlier.
+            // SAFETY: a function without arguments that lives as long as the process: the library is not unloaded.
+            unsafe { libc::atexit(at_exit) };
+        }
+        Err(error) => log::debug!("no thread moves pages of GPU {gpu}: {error}"),
+    }
+}
+
+/// No step is under way when this returns, and none begins.
+extern "C" fn at_exit() {
+    if fork::forked() {
+        return;
+    }
+    OVER.store(true, Ordering::SeqCst);
+    let begin = Instant::now();
+    for mover in MOVERS.iter().filter(|mover| mover.thread.get().is_some()) {
+        while mover.step.try_lock().is_err() && begin.elapsed() < FAREWELL {
+            std::thread::sleep(BUSY_NAP);
+        }
+    }
+}
+
+fn run(gpu: u8) {
+    let Some(engine) = engine() else { return };
+    // SAFETY: takes numbers, and concerns this thread alone: its naps end when they should.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };
+    let mover = of(gpu);
+    let mut moved = Instant::now();
+    while !OVER.load(Ordering::SeqCst) {
+        let found = step(engine, gpu);
+        if found.moving {
+            moved = Instant::now();
+        }
+        if moved.elapsed() < STILL {
+            std::thread::sleep(BUSY_NAP);
+        } else if found.running {
+            std::thread::sleep(IDLE_NAP);
+        } else {
+            mover.awake.store(false, Ordering::SeqCst);
+            if lock(&mover.demand).is_none() {
+                std::thread::park();
+            }
+            mover.awake.store(true, Ordering::SeqCst);
+            moved = Instant::now();
+        }
+    }
+}
+
+/// What a step saw.
+struct Found {
+    /// Pages are on their way, or a launch waits.
+    moving: bool,
+    /// Work is in flight.
+    running: bool,
+}
+
+fn step(engine: &Engine, gpu: u8) -> Found {
+    let mover = of(gpu);
+    let nothing = Found { moving: false, running: false };
+    let Ok(_step) = mover.step.try_lock() else { return Found { moving: true, ..nothing } };
+    let context = mover.context.load(Ordering::Acquire);
+    // A thread of the program that goes on during its exit takes its steps itself.
+    let own = mover.thread.get().is_some_and(|thread| thread.id() == std::thread::current().id());
+    if context == 0 || (own && OVER.load(Ordering::SeqCst)) {
+        return nothing;
+    }
+    let running = !marks::poll(engine);
+    if !pager::is_calm(engine) {
+        return Found { running, ..nothing };
+    }
+    let demand = lock(&mover.demand).clone();
+    if let Some(demand) = &demand {
+        let patient = Instant::now() < demand.patient;
+        let progress = match engine.pool.advance(gpu, demand.context, &demand.named, patient) {
+            Progress::Ready => READY,
+            Progress::Stuck => STUCK,
+            Progress::Waiting => WAITING,
+        };
+        mover.progress.store(demand.ticket << 2 | progress, Ordering::Release);
+    }
+    let moving = engine.pool.look_ahead(gpu, context);
+    Found { moving: moving || demand.is_some(), running }
+}
+
+/// A context is about to end: no step is made in it from now on, and none at all until this is dropped.
+pub fn context_leaves(context: Context) -> Vec<MutexGuard<'static, ()>> {
+    let started = MOVERS.iter().filter(|mover| mover.started.load(Ordering::Acquire));
+    started
+        .map(|mover| {
+            let step = lock(&mover.step);
+            let _ = mover.context.compare_exchange(context, 0, Ordering::AcqRel, Ordering::Acquire);
+            step
+        })
+        .collect()
+}

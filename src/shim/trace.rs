@@ -1,0 +1,336 @@
+//! `VGMEM_TRACE`: what the program gives to the GPUs, with its times there, for `vgmem replay`.
+//!
+//! One record a line; `src/replay` describes them. Two timed events stand around each operation, on its own stream, so
+//! a traced program runs a little slower. Records are written in the order of the calls, as soon as the operations
+//! before them are over; what is not over when the process exits is left out. Not recorded: what is captured into graphs,
+//! the graphs' launches, copies of boxes and arrays, copies between contexts.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Instant;
+
+use vgmem_abi::*;
+use vgmem_engine::Context;
+
+use crate::capture::{Capture, capture_of};
+use crate::start::{Engine, engine};
+use crate::{fork, trust};
+
+/// Bytes of text that are gathered before they are written.
+const CHUNK: usize = 1 << 16;
+/// Operations that are looked at after each one.
+const LOOKS: usize = 8;
+
+static ON: AtomicBool = AtomicBool::new(false);
+static TRACE: Mutex<Option<Trace>> = Mutex::new(None);
+
+struct Trace {
+    file: i32,
+    start: Instant,
+    text: String,
+    entries: VecDeque<Entry>,
+    functions: HashMap<usize, usize>,
+    streams: HashMap<(Context, usize), usize>,
+    /// Events that no record needs any more, as numbers.
+    free: HashMap<Context, Vec<usize>>,
+}
+
+enum Entry {
+    Plain(String),
+    /// An operation: the words before its time and behind it, and the events around it.
+    Timed {
+        head: String,
+        tail: String,
+        context: Context,
+        events: [usize; 2],
+    },
+}
+
+fn trace() -> MutexGuard<'static, Option<Trace>> {
+    TRACE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether operations are recorded.
+#[inline]
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// Opens the file and writes what the machine is: bytes of each GPU in the pool, and of the largest page.
+pub fn start(path: &str, gpus: &[u64], page: u64) -> std::io::Result<()> {
+    let name = CString::new(path)?;
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+    // SAFETY: the path ends with NUL.
+    let file = unsafe { libc::open(name.as_ptr(), flags, 0o644) };
+    if file < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let mut text = String::from("vgmem-trace 1\n");
+    for (gpu, bytes) in gpus.iter().enumerate() {
+        let _ = writeln!(text, "gpu {gpu} {bytes}");
+    }
+    let _ = writeln!(text, "page {page}");
+    *trace() = Some(Trace {
+        file,
+        start: Instant::now(),
+        text,
+        entries: VecDeque::new(),
+        functions: HashMap::new(),
+        streams: HashMap::new(),
+        free: HashMap::new(),
+    });
+    ON.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+impl Trace {
+    fn micros(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    fn plain(&mut self, line: String) {
+        self.entries.push_back(Entry::Plain(line));
+    }
+
+    fn waited(&mut self, wait: &Wait) {
+        let now = self.micros();
+        self.plain(format!("w {} {now}\n", wait.0));
+    }
+
+    fn stream(&mut self, context: Context, stream: CUstream) -> usize {
+        let next = self.streams.len();
+        *self.streams.entry((context, stream as usize)).or_insert(next)
+    }
+
+    fn function(&mut self, engine: &Engine, function: CUfunction) -> usize {
+        let next = self.functions.len();
+        if let Some(&known) = self.functions.get(&(function as usize)) {
+            return known;
+        }
+        self.functions.insert(function as usize, next);
+        let name = trust::name(engine, function).replace(['\n', '\r'], " ");
+        self.plain(format!("n {next} {name}\n"));
+        next
+    }
+
+    fn event(&mut self, engine: &Engine, context: Context) -> Option<CUevent> {
+        if let Some(event) = self.free.get_mut(&context).and_then(Vec::pop) {
+            return Some(event as CUevent);
+        }
+        let mut event: CUevent = std::ptr::null_mut();
+        // SAFETY: the out-parameter is live; with time stamps.
+        let rc = unsafe { (engine.pool.device().call.cuEventCreate)(&mut event, 0) };
+        (rc == CUDA_SUCCESS).then_some(event)
+    }
+
+    /// Moves up to `most` records that are complete into the text, and writes it where it is long.
+    fn settle(&mut self, engine: &Engine, most: usize) {
+        let call = &engine.pool.device().call;
+        for _ in 0..most {
+            match self.entries.front() {
+                None => break,
+                Some(Entry::Timed { events: [_, end], .. }) => {
+                    // SAFETY: our event; its context's end is an error that ends the wait.
+                    let rc = unsafe { (call.cuEventQuery)(*end as CUevent) };
+                    if rc == CUDA_ERROR_NOT_READY {
+                        break;
+                    }
+                }
+                Some(Entry::Plain(_)) => {}
+            }
+            match self.entries.pop_front() {
+                Some(Entry::Plain(line)) => self.text.push_str(&line),
+                Some(Entry::Timed { head, tail, context, events }) => {
+                    let mut milliseconds = 0.0f32;
+                    let [begin, end] = events.map(|event| event as CUevent);
+                    let known = call.cuEventElapsedTime.is_some_and(|elapsed| {
+                        // SAFETY: the out-parameter is live; both events are ours and were recorded.
+                        unsafe { elapsed(&mut milliseconds, begin, end) == CUDA_SUCCESS }
+                    });
+                    let nanoseconds = if known { (f64::from(milliseconds) * 1e6) as u64 } else { 0 };
+                    let _ = writeln!(self.text, "{head} {nanoseconds}{tail}");
+                    self.free.entry(context).or_default().extend(events);
+                }
+                None => break,
+            }
+        }
+        if self.text.len() >= CHUNK {
+            self.write();
+        }
+    }
+
+    fn write(&mut self) {
+        let mut left = self.text.as_bytes();
+        while !left.is_empty() {
+            // SAFETY: the buffer is live.
+            let count = unsafe { libc::write(self.file, left.as_ptr().cast(), left.len()) };
+            let Some(written) = usize::try_from(count).ok().filter(|&count| count > 0) else { break };
+            left = &left[written..];
+        }
+        self.text.clear();
+    }
+}
+
+/// An operation that is about to be submitted.
+pub struct Started {
+    head: String,
+    tail: String,
+    context: Context,
+    begin: usize,
+    stream: usize,
+    /// The call comes back when the operation is over.
+    wait: Option<Wait>,
+}
+
+/// A launch; `words` are those of its parameters.
+pub fn launch(engine: &Engine, function: CUfunction, words: &[u64], stream: CUstream) -> Option<Started> {
+    if !is_on() {
+        return None;
+    }
+    begin(engine, stream, |trace, number, now| {
+        let function = trace.function(engine, function);
+        let mut tail = String::new();
+        for (id, offset) in words.iter().filter_map(|&word| place(engine, word)) {
+            let _ = write!(tail, " {id}+{offset}");
+        }
+        (format!("k {now} {number} {function}"), tail)
+    })
+}
+
+/// A copy or memset by the driver's function `name` of ranges that begin with the destination.
+#[inline]
+pub fn copy(name: &str, ranges: &[(u64, usize)], stream: CUstream) -> Option<Started> {
+    if is_on() { begin_copy(engine()?, name, ranges, stream) } else { None }
+}
+
+fn begin_copy(engine: &Engine, name: &str, ranges: &[(u64, usize)], stream: CUstream) -> Option<Started> {
+    let kind = match name {
+        _ if name.contains("Memset") => "set",
+        _ if name.contains("HtoD") => "in",
+        _ if name.contains("DtoH") => "out",
+        _ => "dev",
+    };
+    let started = begin(engine, stream, |_, number, now| {
+        let mut tail = String::new();
+        for &(address, bytes) in ranges {
+            if let Some((id, offset)) = place(engine, address) {
+                let _ = write!(tail, " {id}+{offset}+{bytes}");
+            }
+        }
+        (format!("m {now} {number} {kind}"), tail)
+    });
+    let waits = kind != "set" && !name.contains("Async");
+    started.map(|started| Started { wait: if waits { wait() } else { None }, ..started })
+}
+
+/// After the driver's call.
+#[inline]
+pub fn done(started: Option<Started>, rc: CUresult) {
+    if let Some(started) = started {
+        started.done(rc);
+    }
+}
+
+fn place(engine: &Engine, address: u64) -> Option<(u64, u64)> {
+    engine.pool.find(address).map(|found| (found.serial, address - found.base))
+}
+
+fn begin(
+    engine: &Engine,
+    stream: CUstream,
+    words: impl FnOnce(&mut Trace, usize, u64) -> (String, String),
+) -> Option<Started> {
+    if !matches!(capture_of(engine, stream), Capture::None) {
+        return None;
+    }
+    let (context, _) = engine.current()?;
+    static AT_EXIT: Once = Once::new();
+    // Before the handlers of the driver, which were registered when it started.
+    // SAFETY: a function without arguments that lives as long as the process.
+    AT_EXIT.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
+    let mut trace = trace();
+    let trace = trace.as_mut()?;
+    let (number, now) = (trace.stream(context, stream), trace.micros());
+    let (head, tail) = words(trace, number, now);
+    let device = engine.pool.device();
+    let event = trace.event(engine, context)?;
+    // SAFETY: our event, on the stream that the program is about to use.
+    if device.relaxed(|| unsafe { (device.call.cuEventRecord)(event, stream) }) != CUDA_SUCCESS {
+        return None;
+    }
+    Some(Started { head, tail, context, begin: event as usize, stream: stream as usize, wait: None })
+}
+
+impl Started {
+    fn done(self, rc: CUresult) {
+        let Some(engine) = engine() else { return };
+        let mut trace = trace();
+        let Some(trace) = trace.as_mut().filter(|_| rc == CUDA_SUCCESS) else { return };
+        let Some(event) = trace.event(engine, self.context) else { return };
+        let device = engine.pool.device();
+        let stream = self.stream as CUstream;
+        // SAFETY: our event, on the stream that the program has just used.
+        if device.relaxed(|| unsafe { (device.call.cuEventRecord)(event, stream) }) != CUDA_SUCCESS {
+            return;
+        }
+        let events = [self.begin, event as usize];
+        let Started { head, tail, context, wait, .. } = self;
+        trace.entries.push_back(Entry::Timed { head, tail, context, events });
+        if let Some(wait) = wait {
+            trace.waited(&wait);
+            std::mem::forget(wait); // dropping it would take the lock once more
+        }
+        device.relaxed(|| trace.settle(engine, LOOKS));
+    }
+}
+
+/// An allocation of the pool was made at this address.
+pub fn allocated(engine: &Engine, address: u64) {
+    if is_on()
+        && let Some(found) = engine.pool.find(address)
+        && let Some(trace) = trace().as_mut()
+    {
+        trace.plain(format!("a {} {} {}\n", found.serial, found.home, found.bytes));
+    }
+}
+
+/// The allocation of this number was freed.
+pub fn freed(serial: u64) {
+    if let Some(trace) = trace().as_mut() {
+        trace.plain(format!("f {serial}\n"));
+    }
+}
+
+/// The program begins to wait for a GPU; the wait is recorded when this is dropped.
+pub fn wait() -> Option<Wait> {
+    is_on().then(|| Wait(trace().as_ref().map_or(0, Trace::micros)))
+}
+
+/// A wait of the program.
+pub struct Wait(u64);
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(trace) = trace().as_mut() {
+            trace.waited(self);
+        }
+    }
+}
+
+extern "C" fn at_exit() {
+    if fork::forked() {
+        return;
+    }
+    if let Some(engine) = engine()
+        && let Some(trace) = trace().as_mut()
+    {
+        engine.pool.device().relaxed(|| trace.settle(engine, usize::MAX));
+        trace.write();
+    }
+    ON.store(false, Ordering::SeqCst);
+}
