@@ -38,7 +38,7 @@ impl Pager {
         able.sort_by_cached_key(|s| (Reverse(self.next_use(s.object)), self.last_use(s.object), s.object));
         let mut going = Vec::new();
         let mut gathered = 0;
-        let distance = |s: &Standing| self.next_use(s.object).saturating_sub(self.now).min(1 << 40);
+        let distance = |s: &Standing| self.next_use(s.object).saturating_sub(self.now()).min(1 << 40);
         let best = able.first().map_or(0, |best| distance(best));
         for standing in able {
             if !standing.idle {

@@ -6,9 +6,13 @@
 
 mod advertise;
 mod ahead;
+mod follow;
+mod gaps;
 mod pager;
 mod pieces;
 mod place;
+mod rolling;
+mod sequence;
 
 pub use advertise::{Advertise, Amount, advertised};
 pub use ahead::Standing;

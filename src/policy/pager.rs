@@ -1,83 +1,13 @@
 //! Which pages to bring to the GPU before a launch, and which to send away for them.
 //!
-//! Objects are allocations, known by number. Time is the number of launches. A program that iterates uses each
-//! object at gaps that repeat: once an iteration, or in a short pattern (forward, backward, optimizer). The next
-//! use of an object is predicted from its own gaps; what is used latest goes first (Belady's rule on the
-//! prediction). On a cyclic scan that keeps a fixed part where it is, where least-recently-used would move
-//! everything.
+//! Objects are allocations, known by number. Time is the number of launches. Programs iterate: the next use of an
+//! object is where the past that the present repeats used it (`sequence.rs`), or, where there is none, after gaps
+//! like those between its last uses (`gaps.rs`). What is used latest goes first (Belady's rule on the prediction). On a
+//! cyclic scan that keeps a fixed part where it is, where least-recently-used would move everything.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
-/// Gaps remembered of each object.
-const GAPS: usize = 16;
-/// Longest pattern of gaps that is looked for: uses of one object in one iteration.
-const LONGEST_PATTERN: usize = 8;
-
-/// When an object was used, in launches.
-#[derive(Clone, Debug, Default)]
-struct History {
-    last: u64,
-    /// Launches between uses, newest last.
-    gaps: Vec<u64>,
-}
-
-impl History {
-    fn used(&mut self, now: u64) {
-        if self.last != 0 && now > self.last {
-            if self.gaps.len() == GAPS {
-                self.gaps.remove(0);
-            }
-            self.gaps.push(now - self.last);
-        }
-        self.last = now;
-    }
-
-    /// The gaps that are expected to repeat, the next one first; empty where nothing is known.
-    fn pattern(&self) -> &[u64] {
-        let count = self.gaps.len();
-        for length in 1..=LONGEST_PATTERN.min(count / 2) {
-            let repeats = (length..count.min(2 * length))
-                .all(|back| near(self.gaps[count - 1 - back], self.gaps[count - 1 - back + length]));
-            if repeats && (count >= 2 * length) {
-                return &self.gaps[count - length..];
-            }
-        }
-        &self.gaps[count.saturating_sub(1)..]
-    }
-
-    /// Launches from the last use to the next, if the past lets that be guessed.
-    #[cfg(test)]
-    fn next_gap(&self) -> Option<u64> {
-        self.pattern().first().copied()
-    }
-
-    /// The first expected use after launch `after`, which is `now` or later. What is overdue is expected after as
-    /// long again as it is late: the pattern broke.
-    fn next_use_after(&self, now: u64, after: u64) -> Option<u64> {
-        let pattern = self.pattern();
-        let first = *pattern.first()?;
-        if self.last + first <= now {
-            let late = now + (now - self.last).max(1);
-            return Some(if late > after { late } else { after + (now - self.last).max(1) });
-        }
-        let period: u64 = pattern.iter().sum();
-        let mut at = self.last + (after.saturating_sub(self.last) / period.max(1)) * period;
-        // At most two rounds: `at` is less than a period before `after`.
-        for gap in pattern.iter().chain(pattern) {
-            at += gap;
-            if at > after {
-                return Some(at);
-            }
-        }
-        None
-    }
-}
-
-/// Gaps differ a little when programs insert launches (a growing cache, a logged step).
-fn near(a: u64, b: u64) -> bool {
-    a.abs_diff(b) <= 2 + a.max(b) / 16
-}
+use crate::sequence::Sequence;
 
 /// A page that the policy may decide about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,41 +29,52 @@ pub struct Exchange {
     pub evict: Vec<PageRef>,
 }
 
-/// The memory of the policy: uses of each object.
+/// The memory of the policy: the recent launches.
 #[derive(Clone, Debug, Default)]
 pub struct Pager {
-    objects: HashMap<u32, History>,
-    pub(crate) now: u64,
+    sequence: Sequence,
 }
 
 impl Pager {
-    /// A launch names these objects.
+    /// A launch of an unknown function names these objects.
     pub fn launch(&mut self, objects: &[u32]) {
-        self.now += 1;
-        for object in objects {
-            self.objects.entry(*object).or_default().used(self.now);
-        }
+        self.launch_of(0, objects, &[]);
+    }
+
+    /// A launch of this function (0 is unknown) names these objects, and is known to overwrite some of them whole.
+    pub fn launch_of(&mut self, function: u64, objects: &[u32], overwritten: &[u32]) {
+        self.sequence.record(function, objects, overwritten);
     }
 
     /// The object is gone; its number may come back for another.
     pub fn forget(&mut self, object: u32) {
-        self.objects.remove(&object);
+        self.sequence.forget(object);
+    }
+
+    /// Whether the object's next use is expected to overwrite it whole. An expectation only: it says where to look,
+    /// never that bytes may be left behind.
+    pub fn is_overwritten_next(&self, object: u32) -> bool {
+        self.sequence.is_overwritten_next(object)
+    }
+
+    /// Launches so far.
+    pub(crate) fn now(&self) -> u64 {
+        self.sequence.now
     }
 
     /// The launch at which the object is expected next; unknown is never.
     pub(crate) fn next_use(&self, object: u32) -> u64 {
-        self.next_use_after(object, self.now)
+        self.next_use_after(object, self.now())
     }
 
     /// The first expected use after launch `after`; unknown is never.
     pub(crate) fn next_use_after(&self, object: u32, after: u64) -> u64 {
-        let history = self.objects.get(&object);
-        history.and_then(|history| history.next_use_after(self.now, after)).unwrap_or(u64::MAX)
+        self.sequence.next_use_after(object, after).unwrap_or(u64::MAX)
     }
 
     /// The launch that used the object last; 0 is none.
     pub(crate) fn last_use(&self, object: u32) -> u64 {
-        self.objects.get(&object).map_or(0, |history| history.last)
+        self.sequence.last_use(object)
     }
 
     /// What to move so that the launch finds `missing` at home, with `room` bytes free there.
@@ -231,17 +172,5 @@ mod tests {
         assert_eq!((plan.fetch, plan.evict), (vec![page(2)], vec![page(7)]));
         let plan = pager.exchange(&[1, 2, 3], &[page(2), page(3)], &[page(1)], 1);
         assert_eq!((plan.fetch, plan.evict), (vec![page(2)], vec![]));
-    }
-
-    #[test]
-    fn a_pattern_of_three_gaps_is_recognised() {
-        let mut history = History::default();
-        let mut now = 10;
-        for gap in [3, 20, 7].iter().cycle().take(12) {
-            history.used(now);
-            now += gap;
-        }
-        history.used(now);
-        assert_eq!(history.next_gap(), Some(3));
     }
 }
