@@ -1,9 +1,9 @@
 //! Following the past: which earlier place of the sequence the present repeats.
 //!
-//! A cursor stands on the item that the newest launch repeats and moves on as long as that is right. Launches that
-//! were inserted, dropped or replaced, now or then, are stepped over. Where the past differs, the longest exact
-//! repetition is looked for; it decides between places that look alike. Two phases of a program are both remembered:
-//! when it goes back to one, the search finds it.
+//! A cursor stands on the item that the newest launch repeats and moves on as long as that is right. Launches
+//! that were inserted, dropped or replaced, now or then, are stepped over. Where the past differs, the longest
+//! exact repetition is looked for; it decides between places that look alike. Two phases of a program are both
+//! remembered: when it goes back to one, the search finds it.
 
 use crate::rolling::GRAMS;
 use crate::sequence::{Fresh, Sequence};
@@ -101,9 +101,10 @@ impl Sequence {
     /// The place with the longest past in common, the most recent of several, if that is long enough to trust.
     fn search_exact(&self) -> Option<(u64, u64)> {
         (0..GRAMS.len()).rev().find_map(|which| {
+            let gram = self.gram(self.now, GRAMS[which])?;
             let places = self.chains.before(which, self.now, self.first()).take(EXACT_PLACES);
-            let found = places.map(|at| (at, self.common(self.now, at)));
-            found.filter(|(_, length)| *length >= 1 << GRAMS[which]).max_by_key(|(at, length)| (*length, *at))
+            let same = places.filter(|at| self.gram(*at, GRAMS[which]) == Some(gram));
+            same.map(|at| (at, self.common(self.now, at))).max_by_key(|(at, length)| (*length, *at))
         })
     }
 

@@ -13,6 +13,8 @@ mod pieces;
 mod place;
 mod rolling;
 mod sequence;
+#[cfg(test)]
+mod traffic;
 
 pub use advertise::{Advertise, Amount, advertised};
 pub use ahead::Standing;

@@ -1,9 +1,10 @@
 //! Which pages to bring to the GPU before a launch, and which to send away for them.
 //!
-//! Objects are allocations, known by number. Time is the number of launches. Programs iterate: the next use of an
-//! object is where the past that the present repeats used it (`sequence.rs`), or, where there is none, after gaps
-//! like those between its last uses (`gaps.rs`). What is used latest goes first (Belady's rule on the prediction). On a
-//! cyclic scan that keeps a fixed part where it is, where least-recently-used would move everything.
+//! Objects are allocations, known by number. Time is the number of launches. Programs iterate: the next use of
+//! an object is where the past that the present repeats used it (`sequence.rs`), or, where there is none, after
+//! gaps like those between its last uses (`gaps.rs`). What is used latest goes first (Belady's rule on the
+//! prediction). On a cyclic scan that keeps a fixed part where it is, where least-recently-used would move
+//! everything.
 
 use std::cmp::Reverse;
 
@@ -41,7 +42,8 @@ impl Pager {
         self.launch_of(0, objects, &[]);
     }
 
-    /// A launch of this function (0 is unknown) names these objects, and is known to overwrite some of them whole.
+    /// A launch of this function (0 is unknown) names these objects, and is known to overwrite some of them
+    /// whole.
     pub fn launch_of(&mut self, function: u64, objects: &[u32], overwritten: &[u32]) {
         self.sequence.record(function, objects, overwritten);
     }
@@ -51,8 +53,8 @@ impl Pager {
         self.sequence.forget(object);
     }
 
-    /// Whether the object's next use is expected to overwrite it whole. An expectation only: it says where to look,
-    /// never that bytes may be left behind.
+    /// Whether the object's next use is expected to overwrite it whole. An expectation only: it says where to
+    /// look, never that bytes may be left behind.
     pub fn is_overwritten_next(&self, object: u32) -> bool {
         self.sequence.is_overwritten_next(object)
     }

@@ -1,9 +1,9 @@
-//! The sequence of launches: what was launched, with which objects, kept for a while so that the past can be found
-//! that the present repeats (`follow.rs`).
+//! The sequence of launches: what was launched, with which objects, kept for a while so that the past can be
+//! found that the present repeats (`follow.rs`).
 //!
-//! Objects have *names* in the sequence. An object that is freed and allocated anew under another number keeps its
-//! name where it comes at the same place, so that temporary tensors look alike in every iteration. Positions are
-//! launch numbers. Everything is bounded: the oldest items are dropped.
+//! Objects have *names* in the sequence. An object that is freed and allocated anew under another number keeps
+//! its name where it comes at the same place, so that temporary tensors look alike in every iteration. Positions
+//! are launch numbers. Everything is bounded: the oldest items are dropped.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -33,8 +33,8 @@ pub(crate) struct Item {
     count: u32,
 }
 
-/// What a launch is known to name before it becomes an item: the names of objects that have one, in order, and how
-/// many have none.
+/// What a launch is known to name before it becomes an item: the names of objects that have one, in order, and
+/// how many have none.
 pub(crate) struct Fresh<'a> {
     pub(crate) function: u64,
     pub(crate) names: &'a [u32],
@@ -100,7 +100,8 @@ impl Sequence {
         }
     }
 
-    /// Gives names to objects that have none: those that the item of the past names and nobody has now, then new ones.
+    /// Gives names to objects that have none: those that the item of the past names and nobody has now, then
+    /// new ones.
     fn baptise(&mut self, past: Option<u64>, strangers: &[u32]) {
         if strangers.is_empty() {
             return;
