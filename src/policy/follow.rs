@@ -1,9 +1,9 @@
 //! Following the past: which earlier place of the sequence the present repeats.
 //!
 //! A cursor stands on the item that the newest launch repeats and moves on as long as that is right. Launches
-//! that were inserted, dropped or replaced, now or then, are stepped over. Where the past differs, the longest
-//! exact repetition is looked for; it decides between places that look alike. Two phases of a program are both
-//! remembered: when it goes back to one, the search finds it.
+//! that were inserted, dropped or replaced, now or then, are stepped over. Where the past differs, the
+//! longest exact repetition is looked for; it decides between places that look alike. Two phases of a program
+//! are both remembered: when it goes back to one, the search finds it.
 
 use crate::rolling::GRAMS;
 use crate::sequence::{Fresh, Sequence};
@@ -98,7 +98,8 @@ impl Sequence {
         self.rest = if self.cursor.is_some() { (0, 0) } else { (next, next) };
     }
 
-    /// The place with the longest past in common, the most recent of several, if that is long enough to trust.
+    /// The place with the longest past in common, the most recent of several, if that is long enough to
+    /// trust.
     fn search_exact(&self) -> Option<(u64, u64)> {
         (0..GRAMS.len()).rev().find_map(|which| {
             let gram = self.gram(self.now, GRAMS[which])?;
@@ -115,7 +116,8 @@ impl Sequence {
         (best.0 >= LEAST).then_some(Cursor { at: best.1, score: best.0, strayed: 0 })
     }
 
-    /// How many items up to the newest are like those up to an earlier place, less what is inserted in either.
+    /// How many items up to the newest are like those up to an earlier place, less what is inserted in
+    /// either.
     fn likeness(&self, place: u64) -> u64 {
         let (mut now, mut then) = (self.now, place);
         let (mut alike, mut odd) = (0, 0);

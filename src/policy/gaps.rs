@@ -40,8 +40,8 @@ impl Gaps {
         &gaps[count.saturating_sub(1)..]
     }
 
-    /// The first expected use after launch `after`, which is `now` or later. What is overdue is expected after
-    /// as long again as it is late: the pattern broke.
+    /// The first expected use after launch `after`, which is `now` or later. What is overdue is expected
+    /// after as long again as it is late: the pattern broke.
     pub(crate) fn next_use_after(&self, now: u64, after: u64) -> Option<u64> {
         let pattern = self.pattern();
         let first = *pattern.first()?;

@@ -1,10 +1,10 @@
 //! Which pages to bring to the GPU before a launch, and which to send away for them.
 //!
-//! Objects are allocations, known by number. Time is the number of launches. Programs iterate: the next use of
-//! an object is where the past that the present repeats used it (`sequence.rs`), or, where there is none, after
-//! gaps like those between its last uses (`gaps.rs`). What is used latest goes first (Belady's rule on the
-//! prediction). On a cyclic scan that keeps a fixed part where it is, where least-recently-used would move
-//! everything.
+//! Objects are allocations, known by number. Time is the number of launches. Programs iterate: the next use
+//! of an object is where the past that the present repeats used it (`sequence.rs`), or, where there is none,
+//! after gaps like those between its last uses (`gaps.rs`). What is used latest goes first (Belady's rule on
+//! the prediction). On a cyclic scan that keeps a fixed part where it is, where least-recently-used would
+//! move everything.
 
 use std::cmp::Reverse;
 
@@ -86,8 +86,8 @@ impl Pager {
     pub fn exchange(&self, named: &[u32], missing: &[PageRef], resident: &[PageRef], room: u64) -> Exchange {
         let mut victims: Vec<&PageRef> =
             resident.iter().filter(|page| !named.contains(&page.object)).collect();
-        // Latest use first. Of one object the last page first, so that a fixed front part stays. Among objects
-        // without a prediction the one that was used longest ago.
+        // Latest use first. Of one object the last page first, so that a fixed front part stays. Among
+        // objects without a prediction the one that was used longest ago.
         victims.sort_by_cached_key(|page| {
             let last = self.last_use(page.object);
             (Reverse(self.next_use(page.object)), last, page.object, Reverse(page.page))
@@ -119,8 +119,8 @@ mod tests {
         PageRef { page: object, object, bytes: 1 }
     }
 
-    /// Runs a sequence of launches, one object of one page each, on a GPU of `capacity` pages; pages fetched in
-    /// the last `count` launches.
+    /// Runs a sequence of launches, one object of one page each, on a GPU of `capacity` pages; pages fetched
+    /// in the last `count` launches.
     fn run(sequence: &[u32], capacity: usize, count: usize) -> usize {
         let mut pager = Pager::default();
         let mut home: Vec<u32> = Vec::new();

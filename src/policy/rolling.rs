@@ -49,7 +49,8 @@ pub(crate) fn window(prefix: u64, before: u64, power: u32) -> u64 {
     reduce(prefix + PRIME - multiply(before, RAISED[power as usize]))
 }
 
-/// Positions whose stretches have the same hash, newest first. Positions of different hashes may be among them.
+/// Positions whose stretches have the same hash, newest first. Positions of different hashes may be among
+/// them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chains {
     heads: [Vec<u64>; GRAMS.len()],

@@ -1,9 +1,9 @@
 //! The sequence of launches: what was launched, with which objects, kept for a while so that the past can be
 //! found that the present repeats (`follow.rs`).
 //!
-//! Objects have *names* in the sequence. An object that is freed and allocated anew under another number keeps
-//! its name where it comes at the same place, so that temporary tensors look alike in every iteration. Positions
-//! are launch numbers. Everything is bounded: the oldest items are dropped.
+//! Objects have *names* in the sequence. An object that is freed and allocated anew under another number
+//! keeps its name where it comes at the same place, so that temporary tensors look alike in every iteration.
+//! Positions are launch numbers. Everything is bounded: the oldest items are dropped.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -33,8 +33,8 @@ pub(crate) struct Item {
     count: u32,
 }
 
-/// What a launch is known to name before it becomes an item: the names of objects that have one, in order, and
-/// how many have none.
+/// What a launch is known to name before it becomes an item: the names of objects that have one, in order,
+/// and how many have none.
 pub(crate) struct Fresh<'a> {
     pub(crate) function: u64,
     pub(crate) names: &'a [u32],
@@ -73,8 +73,11 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Appends a launch, and follows the past with it.
+    /// Appends a launch, and follows the past with it. One that names nothing is no item.
     pub(crate) fn record(&mut self, function: u64, objects: &[u32], overwritten: &[u32]) {
+        if objects.is_empty() {
+            return;
+        }
         let (mut names, mut strangers) = std::mem::take(&mut self.scratch);
         names.clear();
         strangers.clear();
@@ -256,12 +259,13 @@ impl Sequence {
     pub(crate) fn are_alike(&self, position: u64, past: u64) -> Option<bool> {
         let (item, old) = (self.item(position)?, self.item(past)?);
         if item.key == old.key {
-            return Some(item.function != 0 || item.count > 0);
+            return Some(true);
         }
         self.compare(old, past, item.function, self.range(item).map(|index| self.name(index)), 0)
     }
 
-    /// Both name the same, but for objects that are younger than the past, and those of the past that are gone.
+    /// Both name the same, but for objects that are younger than the past, and those of the past that are
+    /// gone.
     fn compare(
         &self,
         old: &Item,
@@ -325,4 +329,51 @@ impl Sequence {
 
 fn first_after(uses: &VecDeque<u64>, position: u64) -> Option<u64> {
     uses.get(uses.partition_point(|at| *at <= position)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_items_are_dropped_and_their_names_come_back() {
+        let mut sequence = Sequence::default();
+        let mut number = 1000;
+        for launch in 0..ITEMS as u32 + 9000 {
+            if launch % 100 == 99 {
+                // 400 objects that live for one launch, in no place of the past.
+                let many: Vec<u32> = (number..number + 400).collect();
+                sequence.record(u64::from(launch), &many, &[]);
+                many.iter().for_each(|object| sequence.forget(*object));
+                number += 400;
+            } else {
+                sequence.record(1, &[launch % 100, launch % 7], &[launch % 7]);
+            }
+        }
+        assert!(sequence.items.len() <= ITEMS && sequence.named.len() <= NAMED);
+        assert!(sequence.names.len() <= NAMED + 600 && sequence.of.len() == 99, "{}", sequence.names.len());
+        assert_eq!(
+            sequence.items.iter().map(|item| item.count as usize).sum::<usize>(),
+            sequence.named.len()
+        );
+        let uses = sequence.names.iter().map(|name| name.uses.len()).sum::<usize>();
+        assert_eq!(uses, sequence.named.len());
+        assert!(sequence.names.iter().flat_map(|name| &name.uses).all(|at| *at >= sequence.first()));
+        assert_eq!(sequence.last_use(20), sequence.known(20).unwrap().uses.back().copied().unwrap());
+    }
+
+    #[test]
+    fn a_name_passes_to_the_object_in_its_place() {
+        let mut sequence = Sequence::default();
+        for round in 0..6 {
+            for object in 1..=20 {
+                sequence.record(1, &[object], &[]);
+            }
+            sequence.record(2, &[100 + round], &[]);
+            sequence.forget(100 + round);
+        }
+        (1..=20).for_each(|object| sequence.record(1, &[object], &[]));
+        sequence.record(2, &[200], &[]);
+        assert_eq!(sequence.next_use_after(200, sequence.now), Some(sequence.now + 21));
+    }
 }
