@@ -1,31 +1,24 @@
 #!/usr/bin/env python3
 """A network of the shape of a Llama of 7B with random weights: prefill of 2,048 tokens, then decoding.
 
-Sizes come from the environment: LAYERS, WIDTH, INNER, HEADS, TOKENS, STEPS. The defaults hold 12.1 GiB of bf16
-weights. Prints checksums of the last hidden state, and the medians of both phases.
+Sizes come from the environment: LAYERS, WIDTH, INNER, HEADS, TOKENS, PREFILLS, STEPS. The defaults hold 12.1 GiB of
+bf16 weights. Prints checksums of the last hidden state, and what both phases take.
 """
-import hashlib
-import os
-import time
-
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+from torch_common import begin, checksum, number, same_place, say, timed
 
 import torch
 from torch.nn import functional
 
 
-def number(name, default):
-    """A size from the environment."""
-    return int(os.environ.get(name, default))
-
-
-class Layer:
+class Layer(torch.nn.Module):
     """Weights and cache of one layer."""
 
     def __init__(self, width, inner, tokens):
+        super().__init__()
+
         def matrix(rows, columns):
             out = torch.empty(rows, columns, device="cuda", dtype=torch.bfloat16)
-            return out.uniform_(-(3.0 / rows) ** 0.5, (3.0 / rows) ** 0.5)
+            return torch.nn.Parameter(out.uniform_(-(3.0 / rows) ** 0.5, (3.0 / rows) ** 0.5), requires_grad=False)
 
         self.qkv, self.out = matrix(width, 3 * width), matrix(width, width)
         self.gate, self.up, self.down = matrix(width, inner), matrix(width, inner), matrix(inner, width)
@@ -48,54 +41,41 @@ class Layer:
         return data + (functional.silu(normal @ self.gate) * (normal @ self.up)) @ self.down
 
 
-def timed(work):
-    """What the work gives, and its milliseconds."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    out = work()
-    torch.cuda.synchronize()
-    return out, (time.perf_counter() - start) * 1e3
+class Network(torch.nn.Module):
+    """All layers; `place` may put each elsewhere once it is made."""
 
+    def __init__(self, place=same_place):
+        super().__init__()
+        self.heads = number("HEADS", 32)
+        width, inner = number("WIDTH", 4096), number("INNER", 11008)
+        tokens = number("TOKENS", 2048) + number("STEPS", 4)
+        self.layers = torch.nn.ModuleList(place(Layer(width, inner, tokens)) for _ in range(number("LAYERS", 32)))
 
-def checksum(data):
-    """An exact one."""
-    return hashlib.sha256(data.view(torch.int16).cpu().numpy().tobytes()).hexdigest()
-
-
-def median(times):
-    """The middle one of all but the first, which loads kernels."""
-    later = sorted(times[1:] or times)
-    return later[len(later) // 2]
-
-
-def main():
-    """Runs both phases and prints."""
-    torch.manual_seed(1)
-    torch.use_deterministic_algorithms(True)
-    width, heads, tokens, steps = number("WIDTH", 4096), number("HEADS", 32), number("TOKENS", 2048), number("STEPS", 4)
-    layers = [Layer(width, number("INNER", 11008), tokens + steps) for _ in range(number("LAYERS", 32))]
-    prompt = torch.rand(tokens, width, device="cuda", dtype=torch.bfloat16) * 2 - 1
-
-    def run(data, at):
-        for layer in layers:
-            data = layer.forward(data, at, heads)
+    def forward(self, data, at):
+        """The last hidden states; `at` tokens are in the caches already."""
+        for layer in self.layers:
+            data = layer(data, at, self.heads)
         return data
 
+
+def run(net):
+    """Runs both phases and prints."""
+    width, tokens = number("WIDTH", 4096), number("TOKENS", 2048)
+    prompt = torch.rand(tokens, width, device="cuda", dtype=torch.bfloat16) * 2 - 1
     prefill, decode = [], []
     with torch.no_grad():
-        for _ in range(3):
-            hidden, spent = timed(lambda: run(prompt, 0))
+        for _ in range(number("PREFILLS", 3)):
+            hidden, spent = timed(lambda: net(prompt, 0))
             prefill.append(spent)
             print("result prefill", checksum(hidden), flush=True)
         last = hidden[-1:]
-        for step in range(steps):
-            last, spent = timed(lambda: run(functional.rms_norm(last, (width,)), tokens + step))
+        for step in range(number("STEPS", 4)):
+            last, spent = timed(lambda: net(functional.rms_norm(last, (width,)), tokens + step))
             decode.append(spent)
             print("result token", checksum(last), flush=True)
-    print(f"figure prefill_ms {median(prefill):.3f}")
-    print(f"figure decode_ms {median(decode):.3f}")
-    print(f"time {median(prefill):.3f}")
-    print(f"bytes {torch.cuda.max_memory_reserved()}")
+    say(prefill=prefill, decode=decode)
 
 
-main()
+if __name__ == "__main__":
+    begin()
+    run(Network())
