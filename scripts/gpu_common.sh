@@ -1,10 +1,9 @@
-# Shared by gpu.sh and gpu2.sh; sourced, never run.
+# Shared by gpu.sh, gpu2.sh and bench_gpu.sh; sourced, never run.
 . scripts/common.sh
 
-# Runs a suite with the library that was built before.
-gpu_suite() { # gpu_suite PROGRAM [NAME ...]
-    local program=$1 library=${VGMEM_LIB:-target/release/libvgmem.so}
-    shift
+# Sets `library` to the one that was built before.
+find_library() {
+    library=${VGMEM_LIB:-target/release/libvgmem.so}
     need python3 "apt-get install python3"
     stop_if_missing
     # The library refuses settings that it does not know.
@@ -13,6 +12,13 @@ gpu_suite() { # gpu_suite PROGRAM [NAME ...]
         echo "missing: $library. Build it with: cargo build --release --locked -p vgmem (or name it in VGMEM_LIB)" >&2
         exit 2
     fi
+}
+
+# Runs a suite.
+gpu_suite() { # gpu_suite PROGRAM [NAME ...]
+    local program=$1
+    shift
+    find_library
     exec python3 "$program" --library "$library" --out "${OUT:-target/gpu}" --limit "${GPU_LIMIT:-8G}" \
         --host "${GPU_HOST:-24G}" --jobs "${GPU_JOBS:-4}" --seconds "${GPU_SECONDS:-0}" \
         --timeout "${GPU_TIMEOUT:-150}" "$@"
