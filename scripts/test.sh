@@ -57,6 +57,7 @@ artefacts() {
 }
 
 step "scripts" syntax
+step "the benchmark's scripts" python3 scripts/test_bench.py
 if cargo fmt --version >/dev/null 2>&1; then
     step "format" cargo fmt --all --check
 else
