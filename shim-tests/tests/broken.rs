@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// What may hit the wrong moment on a busy machine is tried so often, each time with another seed.
-const TRIES: u64 = 12;
+const TRIES: u64 = 4;
 
 /// How a page was lost, or would have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,18 @@ impl Case {
         let outcome = self.run(None, 1);
         assert_eq!(end(&outcome), how, "{}, no rule broken: {outcome:#?}", self.mode);
         self
+    }
+
+    /// While the library keeps all rules, at one of several times; at the others all is right.
+    fn ends_once(&self, how: End) -> &Case {
+        for seed in 1..=TRIES {
+            let outcome = self.run(None, seed);
+            match end(&outcome) {
+                found if found == how => return self,
+                found => assert_eq!(found, End::Right, "{}, no rule broken: {outcome:#?}", self.mode),
+            }
+        }
+        panic!("{}, no rule broken: not once in {TRIES} times {how:?}", self.mode);
     }
 
     /// While it breaks one.
@@ -149,7 +161,7 @@ fn graphs_that_count_as_work_that_uses_nothing() {
 /// and nobody is told.
 #[test]
 fn pages_that_stay_mapped_while_they_are_away() {
-    auto("adversary_rules", "stray").ends(End::Illegal).catches("hide", &[End::Wrong]);
+    auto("adversary_rules", "stray").ends_once(End::Illegal).catches("hide", &[End::Wrong]);
 }
 
 /// S1, S7.

@@ -100,11 +100,12 @@ impl<D: Device> Pool<D> {
         self.displaced.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// A launch names these addresses. Notes the use, and says whether pages of theirs lie away from `home`.
-    pub fn note_launch(&self, home: u8, addresses: &[u64]) -> bool {
+    /// A launch of a function, by a number of the caller's, names these addresses. Notes the use, and says whether pages
+    /// of theirs lie away from `home`.
+    pub fn note_launch(&self, home: u8, function: u64, addresses: &[u64]) -> bool {
         let mut state = self.lock();
         let named = self.named(&state, addresses);
-        state.pager.launch(&named);
+        state.pager.launch_of(function, &named, &[]);
         named.iter().any(|&slot| self.is_away(&state, slot, home))
     }
 

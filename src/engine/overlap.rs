@@ -88,9 +88,9 @@ impl<D: Device> Pool<D> {
         state.allocations.get(slot).map(|allocation| (allocation.home, slot))
     }
 
-    /// Notes a launch that uses these allocations.
-    pub fn note_use(&self, using: &Using) {
-        self.lock().pager.launch(&using.named());
+    /// Notes a launch of a function, by a number of the caller's, that uses these allocations.
+    pub fn note_use(&self, function: u64, using: &Using) {
+        self.lock().pager.launch_of(function, &using.named(), &[]);
     }
 
     /// Whether all pages of a launch that may come home are there. Takes no lock on motions.

@@ -69,7 +69,7 @@ impl World {
 
     fn launch(&mut self, named: Vec<u64>) {
         let mut using = self.pool.begin_use(&named);
-        self.pool.note_use(&using);
+        self.pool.note_use(0, &using);
         for asked in 0..PATIENCE {
             match self.pool.advance(0, 100, &using.named(), asked < PATIENCE / 2) {
                 Progress::Ready | Progress::Stuck => break,

@@ -46,12 +46,12 @@ fn a_launch_gets_its_pages_and_others_make_room() {
     assert!(!pool.is_under_pressure());
     let all = filled(&pool, 3);
     assert!(pool.is_under_pressure());
-    assert!(!pool.note_launch(0, &[all[0]]) && !pool.note_launch(0, &[all[1]]));
-    assert!(pool.note_launch(0, &[all[2] + 5, all[2]]));
+    assert!(!pool.note_launch(0, 0, &[all[0]]) && !pool.note_launch(0, 0, &[all[1]]));
+    assert!(pool.note_launch(0, 0, &[all[2] + 5, all[2]]));
     let done = pool.bring(0, 100, &[all[2]]).unwrap();
     assert_eq!(done, Exchanged { fetched: 2, evicted: 2, left: 0 });
     assert_eq!((at_home(&pool, all[0]), at_home(&pool, all[1]), at_home(&pool, all[2])), (0, 2, 2));
-    assert!(intact(&pool, &all) && !pool.note_launch(0, &[all[2]]));
+    assert!(intact(&pool, &all) && !pool.note_launch(0, 0, &[all[2]]));
     check(&pool, &[20, 68]);
     let access = |at: &u64| pool.device().0.lock().unwrap().mapped[at].2;
     assert!(all.iter().flat_map(|&base| pages(&pool, base, 8)).all(|at| access(&at) == 1));
@@ -70,7 +70,7 @@ fn host_frames_are_used_again() {
     let all = filled(&pool, 3);
     for round in 0..6 {
         for &base in &all {
-            if pool.note_launch(0, &[base]) {
+            if pool.note_launch(0, 0, &[base]) {
                 pool.bring(0, 100, &[base]).unwrap();
             }
             assert_eq!(at_home(&pool, base), 2, "round {round}");
@@ -98,10 +98,10 @@ fn frames_are_made_ahead_where_the_gpu_is_nearly_full() {
 fn operands_that_do_not_fit_are_left_where_they_are() {
     let pool = small(16);
     let all = filled(&pool, 3);
-    pool.note_launch(0, &all);
+    pool.note_launch(0, 0, &all);
     assert_eq!(pool.bring(0, 100, &all).unwrap(), Exchanged { fetched: 0, evicted: 0, left: 0 });
     let base = pool.allocate(ask(0, 40 * G)).unwrap();
-    pool.note_launch(0, &[base]);
+    pool.note_launch(0, 0, &[base]);
     let done = pool.bring(0, 100, &[base]).unwrap();
     assert_eq!((done.fetched, done.evicted), (4, 4));
     assert!(intact(&pool, &all));
@@ -112,7 +112,7 @@ fn operands_that_do_not_fit_are_left_where_they_are() {
 fn memory_of_the_pager_goes_to_allocations_that_need_it() {
     let pool = small(16);
     let all = filled(&pool, 3);
-    pool.note_launch(0, &[all[2]]);
+    pool.note_launch(0, 0, &[all[2]]);
     pool.bring(0, 100, &[all[2]]).unwrap();
     assert_eq!(pool.free(all[0]), Freed::Done(Ok(())));
     pool.allocate(ask(0, (64 - 8) * G)).unwrap();
@@ -126,7 +126,7 @@ fn a_fault_at_every_call_of_an_exchange_loses_no_page() {
     let start = || {
         let pool = small(16);
         let all = filled(&pool, 3);
-        pool.note_launch(0, &[all[2]]);
+        pool.note_launch(0, 0, &[all[2]]);
         (pool, all)
     };
     let (clean, all) = start();
@@ -180,7 +180,7 @@ proptest! {
                 }
                 _ if !live.is_empty() => {
                     let named = [live[a % live.len()].0, live[b % live.len()].0];
-                    if pool.note_launch(0, &named) {
+                    if pool.note_launch(0, 0, &named) {
                         pool.bring(0, 100, &named).unwrap();
                     }
                 }

@@ -15,9 +15,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// Brings the pages of a launch home while other work runs; leaves them where they are at the deadline.
 ///
 /// One thread at a time: two that each hold half of what they need would wait for one another.
-pub fn bring(engine: &Engine, context: Context, gpu: u8, named: &[u64]) -> Using {
+pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &[u64]) -> Using {
     let mut using = engine.pool.begin_use(named);
-    engine.pool.note_use(&using);
+    engine.pool.note_use(function, &using);
     if engine.pool.are_at_home(gpu, &using) && engine.pool.is_ready(&mut using) {
         return using;
     }

@@ -139,7 +139,7 @@ impl Use {
         }
         let named = pooled(engine, launch.words.unwrap_or(&[]));
         if !is_beside(engine) {
-            exchange(engine, context, gpu, &named);
+            exchange(engine, context, gpu, launch.function as u64, &named);
             return Use::noted();
         }
         let trust = match launch.words {
@@ -152,12 +152,12 @@ impl Use {
         let using = if is_disturbed(engine) {
             let mut using = engine.pool.begin_use(&named);
             engine.pool.claim(&mut using);
-            exchange(engine, context, gpu, &named);
+            exchange(engine, context, gpu, launch.function as u64, &named);
             using
         } else {
             stats::BESIDE.add(1);
             calm_down();
-            beside::bring(engine, context, gpu, &named)
+            beside::bring(engine, context, gpu, launch.function as u64, &named)
         };
         let mut made = Use { on: true, using, ..Use::default() };
         if trust == Trust::Sample {
@@ -177,12 +177,12 @@ impl Use {
     ) -> Use {
         if trust == Trust::Opaque {
             let made = Use::of_anything(false);
-            exchange(engine, context, gpu, named);
+            exchange(engine, context, gpu, launch.function as u64, named);
             return made;
         }
         // Once for each function: no reason to change how the others are launched.
         let mut made = Use::of_everything(engine, 1 << (gpu & 63)).0;
-        exchange(engine, context, gpu, named);
+        exchange(engine, context, gpu, launch.function as u64, named);
         made.scan_operands(engine, context, gpu, launch);
         made
     }
@@ -211,7 +211,7 @@ impl Use {
     fn of_addresses(engine: &Engine, addresses: &[u64]) -> Use {
         let mut using = engine.pool.begin_use(addresses);
         if !using.is_empty() {
-            engine.pool.note_use(&using);
+            engine.pool.note_use(0, &using);
         }
         engine.pool.claim(&mut using);
         Use { on: true, using, ..Use::default() }
@@ -247,10 +247,10 @@ impl Use {
     }
 
     /// A graph's launch, whose nodes name these addresses. They are brought home as far as they fit.
-    pub fn of_graph(engine: &Engine, addresses: &[u64]) -> Use {
+    pub fn of_graph(engine: &Engine, graph: u64, addresses: &[u64]) -> Use {
         let made = Use::of_anything(true);
         if let Some((context, gpu)) = engine.current().filter(|_| is_needed(engine)) {
-            exchange(engine, context, gpu, &pooled(engine, addresses));
+            exchange(engine, context, gpu, graph, &pooled(engine, addresses));
         }
         made
     }
@@ -348,8 +348,8 @@ fn time_to_look() -> bool {
 }
 
 /// Strictly: exchanges pages for a launch that names these addresses, while nothing runs.
-fn exchange(engine: &Engine, context: Context, gpu: u8, addresses: &[u64]) {
-    let away = engine.pool.note_launch(gpu, addresses);
+fn exchange(engine: &Engine, context: Context, gpu: u8, function: u64, addresses: &[u64]) {
+    let away = engine.pool.note_launch(gpu, function, addresses);
     let unsettled = BESIDE.load(Ordering::Relaxed) && !SETTLED.load(Ordering::SeqCst);
     if !(away || unsettled) || engine.pool.on_hold() {
         return;

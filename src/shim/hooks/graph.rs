@@ -134,7 +134,7 @@ pub unsafe fn cuStreamDestroy(real: pointers::cuStreamDestroy, stream: CUstream)
 pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, stream: CUstream) -> CUresult {
     let made = match engine() {
         Some(engine) if pager::is_needed(engine) && !broken::is("graphs") => {
-            Use::of_graph(engine, &graphs::of(exec))
+            Use::of_graph(engine, exec as u64, &graphs::of(exec))
         }
         _ => Use::noted(),
     };
