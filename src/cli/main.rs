@@ -1,10 +1,11 @@
-//! The `vgmem` command: runs programs under the preload, and says what stands in the way.
+//! The `vgmem` command: runs programs under the preload, says what stands in the way, and replays what was recorded.
 
 mod doctor;
 mod elf;
 mod library;
 mod memory;
 mod probe;
+mod replay;
 mod run;
 mod settings;
 mod target;
@@ -26,6 +27,8 @@ enum Command {
     Run(run::Options),
     /// Say what would work on this machine and what would not.
     Doctor(doctor::Options),
+    /// Play a recorded program in virtual time and say where the time goes.
+    Replay(replay::Options),
     /// Ask the driver about its GPUs; `doctor` starts this in a process of its own.
     #[command(hide = true)]
     Probe,
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Replay(options) => replay::run(&options),
         Command::Probe => {
             probe::answer();
             Ok(ExitCode::SUCCESS)
@@ -60,7 +64,7 @@ mod tests {
     #[test]
     fn the_help_names_every_command_that_people_use() {
         let help = super::Cli::command().render_long_help().to_string();
-        assert!(help.contains("run ") && help.contains("doctor "), "{help}");
+        assert!(help.contains("run ") && help.contains("doctor ") && help.contains("replay "), "{help}");
         assert!(!help.contains("probe "), "{help}");
     }
 }

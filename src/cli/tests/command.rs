@@ -134,3 +134,26 @@ fn doctor_notices_a_library_that_does_not_load() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).contains("does not load it"), "{}", text(&output.stdout));
 }
+
+#[test]
+fn replay_plays_a_trace_and_refuses_what_is_none() {
+    let folder = Folder::new("replay");
+    let trace = folder.0.join("trace");
+    let mut text = "vgmem-trace 1\ngpu 0 4294967296\npage 33554432\nn 1 step\n".to_owned();
+    (0..24).for_each(|id| text += &format!("a {id} 0 268435456\n"));
+    (0..24).for_each(|id| text += &format!("k {id} 0 1 500000 {id}+0\n"));
+    std::fs::write(&trace, &text).unwrap();
+    let output = vgmem().arg("replay").arg(&trace).args(["--rounds", "4", "--timeline"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let table = self::text(&output.stdout);
+    assert!(table.contains("ours / bound") && table.contains("the way home idle"), "{table}");
+    let output =
+        vgmem().arg("replay").arg(&trace).args(["--mem", "8G", "--json", "--mover", "on"]).output().unwrap();
+    let json = self::text(&output.stdout);
+    assert!(json.starts_with('{') && json.contains("\"fetched_bytes\":0"), "{json}");
+    std::fs::write(&trace, text + "z 1\n").unwrap();
+    let line = refusal(&vgmem().arg("replay").arg(&trace).output().unwrap());
+    assert!(line.contains("line 53: `z` begins no record"), "{line}");
+    let line = refusal(&vgmem().arg("replay").arg(folder.0.join("none")).output().unwrap());
+    assert!(line.contains("none"), "{line}");
+}

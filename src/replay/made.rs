@@ -1,0 +1,168 @@
+//! Traces that no program made: shapes of known programs, with durations as measured on an H200.
+
+use crate::trace::{Operand, Record, Trace, Work};
+
+/// MiB and GiB.
+const M: u64 = 1 << 20;
+const G: u64 = 1 << 30;
+/// Bytes of an activation.
+const ACTIVATION: u64 = 32 * M;
+
+/// Writes a trace down: one GPU, one stream, launches made as fast as they can be, one wait at the end.
+struct Maker {
+    trace: Trace,
+    ids: u64,
+}
+
+impl Maker {
+    fn new(memory: u64) -> Maker {
+        Maker { trace: Trace { gpus: vec![(0, memory)], ..Trace::default() }, ids: 0 }
+    }
+
+    fn allocate(&mut self, bytes: u64) -> u64 {
+        self.ids += 1;
+        self.trace.records.push(Record::Allocate { id: self.ids, gpu: 0, bytes });
+        self.ids
+    }
+
+    fn all(&mut self, count: usize, bytes: u64) -> Vec<u64> {
+        (0..count).map(|_| self.allocate(bytes)).collect()
+    }
+
+    fn launch(&mut self, name: &str, us: u64, ids: &[u64]) {
+        let operands: Vec<_> = ids.iter().map(|&id| Operand { id, offset: 0, bytes: 0 }).collect();
+        self.launch_at(name, us, operands);
+    }
+
+    fn launch_at(&mut self, name: &str, us: u64, operands: Vec<Operand>) {
+        let known = self.trace.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
+        let function = known.unwrap_or(self.trace.names.len() as u32 + 1);
+        self.trace.names.insert(function, name.to_string());
+        let work = Work { at: 0, stream: 0, ns: us * 1_000, operands };
+        self.trace.records.push(Record::Launch(function, work));
+    }
+
+    fn end(mut self) -> Trace {
+        self.trace.records.push(Record::Wait(0, 0));
+        self.trace
+    }
+}
+
+/// Reads 24 layers of 512 MiB one after the other, 1.3 ms each: for 8 GiB.
+pub fn scan() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let layers = made.all(24, 512 * M);
+    layers.iter().for_each(|layer| made.launch("scan", 1_300, &[*layer]));
+    made.end()
+}
+
+/// Trains 12 pairs of layers with 1 GiB of weights: forward, backward with gradients written, a step for each weight.
+/// 28 GiB, for 8 GiB.
+pub fn training() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let weights = made.all(24, 512 * M);
+    let gradients = made.all(24, 512 * M);
+    let narrow = made.all(13, ACTIVATION);
+    let wide = made.all(12, 4 * ACTIVATION);
+    for pair in 0..12 {
+        made.launch("up", 1_300, &[narrow[pair], weights[2 * pair], wide[pair]]);
+        made.launch("relu", 60, &[wide[pair]]);
+        made.launch("down", 1_300, &[wide[pair], weights[2 * pair + 1], narrow[pair + 1]]);
+    }
+    for pair in (0..12).rev() {
+        made.launch("down gradient", 1_300, &[wide[pair], narrow[pair + 1], gradients[2 * pair + 1]]);
+        made.launch("down input", 1_300, &[wide[pair], narrow[pair + 1], weights[2 * pair + 1]]);
+        made.launch("relu back", 60, &[wide[pair]]);
+        made.launch("up gradient", 1_300, &[narrow[pair], wide[pair], gradients[2 * pair]]);
+        made.launch("up input", 1_300, &[narrow[pair], wide[pair], weights[2 * pair]]);
+    }
+    for (weight, gradient) in weights.iter().zip(&gradients) {
+        made.launch("step", 400, &[*weight, *gradient]);
+    }
+    made.end()
+}
+
+/// Layers of a model of 7B in half precision: 13 GiB of weights, seven matrices a layer, and its ends. Each layer takes
+/// `us`, shared out by size.
+fn layers(us: u64) -> Trace {
+    let mut made = Maker::new(8 * G);
+    let sizes = [32, 32, 32, 32, 86, 86, 86].map(|mib| mib * M);
+    let total: u64 = sizes.iter().sum();
+    let first = made.allocate(250 * M);
+    let weights: Vec<Vec<u64>> =
+        (0..32).map(|_| sizes.iter().map(|&bytes| made.allocate(bytes)).collect()).collect();
+    let last = made.allocate(250 * M);
+    let caches = made.all(32, 16 * M);
+    let states = made.all(3, 16 * M);
+    made.launch("embed", 20, &[first, states[0]]);
+    for (layer, cache) in weights.iter().zip(&caches) {
+        for (matrix, bytes) in layer.iter().zip(sizes) {
+            made.launch("matrix", us * bytes / total, &[states[0], *matrix, states[1]]);
+        }
+        made.launch("attention", 20, &[states[1], *cache, states[2]]);
+    }
+    made.launch("head", us / 2, &[states[0], last, states[1]]);
+    made.end()
+}
+
+/// One token of a model of 7B, 0.5 ms a layer: for 8 GiB.
+pub fn decode() -> Trace {
+    layers(500)
+}
+
+/// A prompt of 2,048 tokens, 2.3 ms a layer: for 8 GiB.
+pub fn prefill() -> Trace {
+    layers(2_300)
+}
+
+/// AdamW over 24 weights of 256 MiB with gradients and two moments, 24 GiB in all: for 16 GiB.
+pub fn adamw() -> Trace {
+    let mut made = Maker::new(16 * G);
+    let [weights, gradients, first, second] = [0; 4].map(|_| made.all(24, 256 * M));
+    let input = made.allocate(ACTIVATION);
+    weights.iter().for_each(|weight| made.launch("forward", 2_000, &[input, *weight]));
+    for (weight, gradient) in weights.iter().zip(&gradients).rev() {
+        made.launch("backward", 4_000, &[input, *weight, *gradient]);
+    }
+    for index in 0..24 {
+        made.launch("adamw", 500, &[weights[index], gradients[index], first[index], second[index]]);
+    }
+    made.end()
+}
+
+/// Two buffers of 6 GiB in parts of 512 MiB: each part of one is made of three of the other, then back. For 8 GiB.
+pub fn stencil() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let buffers = [0; 2].map(|_| made.all(12, 512 * M));
+    for (from, to) in [(0, 1), (1, 0)] {
+        for part in 0..12usize {
+            let near = &buffers[from][part.saturating_sub(1)..(part + 2).min(12)];
+            made.launch("stencil", 1_000, &[near, &[buffers[to][part]]].concat());
+        }
+    }
+    made.end()
+}
+
+/// One buffer of 12 GiB that holds everything, named from 96 places inside: for 8 GiB.
+pub fn buffer() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let id = made.allocate(12 * G);
+    for tensor in 0..96 {
+        made.launch_at("tensor", 300, vec![Operand { id, offset: tensor * 128 * M, bytes: 0 }]);
+    }
+    made.end()
+}
+
+/// A made trace with its name.
+pub type Made = (&'static str, fn() -> Trace);
+
+/// All of them. The memory that each is meant for is in the trace.
+pub const ALL: [Made; 7] = [
+    ("scan", scan),
+    ("training", training),
+    ("decode", decode),
+    ("prefill", prefill),
+    ("adamw", adamw),
+    ("stencil", stencil),
+    ("buffer", buffer),
+];
