@@ -1,4 +1,5 @@
-//! The `vgmem` command: runs programs under the preload, says what stands in the way, and replays what was recorded.
+//! The `vgmem` command: runs programs under the preload, says what stands in the way, and replays what was
+//! recorded.
 
 mod doctor;
 mod elf;

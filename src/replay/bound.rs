@@ -1,9 +1,8 @@
 //! The least that any pager could move, knowing the future.
 //!
-//! Belady's rule on objects, the parts of allocations that pointers stand for: what goes is used latest of all. Objects
-//! may go in part; what is made anew is fetched
-//! from nowhere; what is never used again is not written back. What a launch names beyond the memory is read in
-//! place: it travels as well.
+//! Belady's rule on objects, the parts of allocations that pointers stand for: what goes is used latest of
+//! all. Objects may go in part; what is made anew is fetched from nowhere; what is never used again is not
+//! written back. What a launch names beyond the memory is read in place: it travels as well.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,5 @@
-//! A driver without bytes and with a clock of its own: what the engine calls takes the time of the actor that runs.
+//! A driver without bytes and with a clock of its own: what the engine calls takes the time of the actor that
+//! runs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -114,7 +114,8 @@ impl Lanes {
         })
     }
 
-    /// Goes on to the next moment at which something changes, at most to `limit`; `None` where nothing would change.
+    /// Goes on to the next moment at which something changes, at most to `limit`; `None` where nothing would
+    /// change.
     fn step(&mut self, limit: Option<Nanos>) -> Option<()> {
         let rates = [self.rate(0), self.rate(1)];
         let mut next = limit;

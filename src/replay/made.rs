@@ -56,8 +56,8 @@ pub fn scan() -> Trace {
     made.end()
 }
 
-/// Trains 12 pairs of layers with 1 GiB of weights: forward, backward with gradients written, a step for each weight.
-/// 28 GiB, for 8 GiB.
+/// Trains 12 pairs of layers with 1 GiB of weights: forward, backward with gradients written, a step for each
+/// weight. 28 GiB, for 8 GiB.
 pub fn training() -> Trace {
     let mut made = Maker::new(8 * G);
     let weights = made.all(24, 512 * M);
@@ -82,8 +82,8 @@ pub fn training() -> Trace {
     made.end()
 }
 
-/// Layers of a model of 7B in half precision: 13 GiB of weights, seven matrices a layer, and its ends. Each layer takes
-/// `us`, shared out by size.
+/// Layers of a model of 7B in half precision: 13 GiB of weights, seven matrices a layer, and its ends. Each
+/// layer takes `us`, shared out by size.
 fn layers(us: u64) -> Trace {
     let mut made = Maker::new(8 * G);
     let sizes = [32, 32, 32, 32, 86, 86, 86].map(|mib| mib * M);
@@ -130,7 +130,8 @@ pub fn adamw() -> Trace {
     made.end()
 }
 
-/// Two buffers of 6 GiB in parts of 512 MiB: each part of one is made of three of the other, then back. For 8 GiB.
+/// Two buffers of 6 GiB in parts of 512 MiB: each part of one is made of three of the other, then back. For 8
+/// GiB.
 pub fn stencil() -> Trace {
     let mut made = Maker::new(8 * G);
     let buffers = [0; 2].map(|_| made.all(12, 512 * M));

@@ -82,7 +82,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The program waits for the GPU: without a mover its thread looks ahead meanwhile, as long as something moves.
+    /// The program waits for the GPU: without a mover its thread looks ahead meanwhile, as long as something
+    /// moves.
     pub(crate) fn rest(&mut self, until: Nanos, moved: Nanos) {
         let now = self.clock[PROGRAM];
         let looks = !self.options.mover && !self.options.strict && self.settled;

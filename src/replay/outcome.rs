@@ -17,7 +17,8 @@ const MEASURED: usize = 4;
 /// Losses that are listed, the longest ones.
 const LISTED: usize = 20;
 
-/// What a replay found. Times are in nanoseconds, all amounts are of one round: the mean of the last quarter of them.
+/// What a replay found. Times are in nanoseconds, all amounts are of one round: the mean of the last quarter
+/// of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// How long each round took.

@@ -1,5 +1,6 @@
-//! The replay: the program's thread and, if there is one, a mover, each with a time of its own. Who is behind runs
-//! next; what it calls takes its time. One thread at a time moves pages of a GPU, as the engine's lock has it.
+//! The replay: the program's thread and, if there is one, a mover, each with a time of its own. Who is behind
+//! runs next; what it calls takes its time. One thread at a time moves pages of a GPU, as the engine's lock
+//! has it.
 
 use std::collections::HashMap;
 

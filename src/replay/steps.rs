@@ -18,8 +18,8 @@ pub(crate) struct Step<'a> {
     pub(crate) record: &'a Record,
 }
 
-/// The records of a trace, those from `skip` on as often as there are rounds. What is alive is not allocated again,
-/// and what was allocated before `skip` is not freed.
+/// The records of a trace, those from `skip` on as often as there are rounds. What is alive is not allocated
+/// again, and what was allocated before `skip` is not freed.
 #[derive(Clone)]
 pub(crate) struct Steps<'a> {
     trace: &'a Trace,

@@ -29,8 +29,8 @@ fn made_traces_stay_near_the_bound() {
             let found = replay(&trace, &machine(&trace), Options { mover, ..AUTO }).unwrap();
             let ms = |ns: Nanos| ns as f64 / 1e6;
             println!(
-                "{name:<9} mover {mover:<5} native {:>6.1} bound {:>6.1} ours {:>6.1} time {:.2} traffic {:.2} \
-                 in place {} MiB waited {:.1} out {:.1} home {:.1}",
+                "{name:<9} mover {mover:<5} native {:>6.1} bound {:>6.1} ours {:>6.1} \
+                 time {:.2} traffic {:.2} in place {} MiB waited {:.1} out {:.1} home {:.1}",
                 ms(found.native),
                 ms(found.bound),
                 ms(found.time),

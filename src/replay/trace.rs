@@ -7,7 +7,7 @@
 //! a <id> <gpu> <bytes>                            an allocation
 //! f <id>                                          it is freed
 //! n <function> <name>                             what a function is called
-//! k <us> <stream> <function> <ns> <id+offset>...  a launch: when it was made, how long it ran with all at home
+//! k <us> <stream> <function> <ns> <id+offset>...  a launch: when it was made, its time with all at home
 //! m <us> <stream> <set|in|out|dev> <ns> <id+offset+bytes>...   a copy or memset, its destination first
 //! w <us> <us>                                     the program waited for the GPU, from and to
 //! ```
@@ -258,7 +258,8 @@ impl Trace {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "vgmem-trace 1\ngpu 0 8589934592\npage 33554432\nn 3 a name of three\na 1 0 4096\na 2 0 512\n\
+    const TEXT: &str = "vgmem-trace 1\ngpu 0 8589934592\npage 33554432\nn 3 a name of three\na 1 0 4096\n\
+        a 2 0 512\n\
         k 10 0 3 1500 1+0 2+256\nm 20 1 in 700 1+16+100\nm 21 1 set 5 2+0+512\nw 30 45\nf 1\nf 2\n";
 
     #[test]
