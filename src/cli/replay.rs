@@ -60,6 +60,9 @@ pub struct Options {
     /// VGMEM_SAFETY.
     #[arg(long, default_value = "auto")]
     safety: Safety,
+    /// How long a launch waits for the best page to go before another one goes, in microseconds.
+    #[arg(long, default_value_t = 20_000)]
+    patience: u64,
     /// One JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -99,6 +102,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         skip: options.skip,
         mover: options.mover == Switch::On,
         strict: options.safety == Safety::Strict,
+        patience: options.patience * 1_000,
     };
     let found = vgmem_replay::replay(&trace, &machine, how).map_err(|error| format!("{name}: {error}"))?;
     if options.json {

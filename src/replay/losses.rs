@@ -66,6 +66,16 @@ pub struct Loss {
     pub record: usize,
 }
 
+/// What lies between two parts of one loss at most: a look of a thread that polls.
+const LOOK: Nanos = 50_000;
+
+impl Loss {
+    /// Whether `next` is of the same reason, and only a look lies between.
+    pub(crate) fn joins(&self, next: &Loss) -> bool {
+        (self.reason, self.record) == (next.reason, next.record) && next.from - self.from - self.ns < LOOK
+    }
+}
+
 /// What was done from when on.
 #[derive(Debug, Default)]
 pub(crate) struct Log(Vec<(Nanos, Reason, usize)>);

@@ -213,7 +213,13 @@ impl Outcome {
         for (reason, ns) in by_reason(&self.losses) {
             text += &format!("{:>12.3}  {}\n", ms(ns) / self.measured.max(1) as f64, reason.words());
         }
-        let mut longest = self.losses.clone();
+        let mut longest: Vec<Loss> = Vec::new();
+        for loss in &self.losses {
+            match longest.last_mut() {
+                Some(last) if last.joins(loss) => last.ns = loss.from + loss.ns - last.from,
+                _ => longest.push(*loss),
+            }
+        }
         longest.sort_by_key(|loss| std::cmp::Reverse((loss.ns, loss.from)));
         longest.truncate(LISTED);
         longest.sort_by_key(|loss| loss.from);

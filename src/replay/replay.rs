@@ -17,7 +17,6 @@ use crate::trace::{Record, Trace, Work};
 /// First address of the arena, and its bytes.
 const ARENA: (u64, u64) = (0x2000_0000_0000, 8 << 40);
 /// The rules of the library's pager (`shim/beside.rs`, `shim/pager.rs`, `shim/quiet.rs`).
-const PATIENCE: Nanos = 20_000_000;
 pub(crate) const LOOK_AHEAD: Nanos = 500_000;
 const DEADLINE: Nanos = 2_000_000_000;
 pub(crate) const STILL: Nanos = 20_000_000;
@@ -39,6 +38,15 @@ pub struct Options {
     pub mover: bool,
     /// `VGMEM_SAFETY=strict`.
     pub strict: bool,
+    /// How long a launch waits for the best page to go before it lets another one go that is idle.
+    pub patience: Nanos,
+}
+
+impl Default for Options {
+    /// As the library is.
+    fn default() -> Options {
+        Options { rounds: 8, skip: 0, mover: false, strict: false, patience: 20_000_000 }
+    }
 }
 
 /// Counters at the end of a round.
@@ -415,7 +423,7 @@ impl<'a> Replay<'a> {
         self.note(from, Reason::Calls);
         self.clock[actor] += self.machine.costs.think;
         self.enter(actor);
-        let patient = from < waiting.since + PATIENCE;
+        let patient = from < waiting.since + self.options.patience;
         let context = u64::from(waiting.gpu);
         let progress = self.pool.advance(waiting.gpu, context, &waiting.using, patient);
         let ready = progress == Progress::Ready && self.pool.is_ready(&mut waiting.using);

@@ -2,7 +2,7 @@
 
 use crate::*;
 
-const AUTO: Options = Options { rounds: 8, skip: 0, mover: false, strict: false };
+const AUTO: Options = Options { rounds: 8, skip: 0, mover: false, strict: false, patience: 20_000_000 };
 
 fn machine(trace: &Trace) -> Machine {
     Machine::h200(1, trace.gpus[0].1, 48 << 30)
