@@ -31,32 +31,35 @@ struct Object {
 }
 
 /// An allocation and the place of a part of it.
-type Key = (u64, u64);
+pub(crate) type Key = (u64, u64);
 
 /// A part, its bytes, and the access that names it next.
-struct Name {
-    key: Key,
-    bytes: u64,
+pub(crate) struct Name {
+    pub(crate) key: Key,
+    pub(crate) bytes: u64,
     next: usize,
 }
 
 /// An access: its round, what it names, and which allocations were freed before it.
-struct Access {
-    round: usize,
-    names: Vec<Name>,
+pub(crate) struct Access {
+    pub(crate) round: usize,
+    /// How long it runs, in nanoseconds.
+    pub(crate) ns: u64,
+    pub(crate) names: Vec<Name>,
     freed: Vec<u64>,
 }
 
-fn accesses(steps: Steps, parts: &Parts) -> Vec<Access> {
+pub(crate) fn accesses(steps: Steps, parts: &Parts) -> Vec<Access> {
     let mut all: Vec<Access> = Vec::new();
     let mut freed = Vec::new();
     for step in steps {
         match step.record {
-            Record::Launch(_, work) | Record::Copy(_, work) if !work.operands.is_empty() => {
+            Record::Launch(_, work) | Record::Copy(_, work) => {
                 let name =
                     |part: Operand| Name { key: (part.id, part.offset), bytes: part.bytes, next: usize::MAX };
                 let names = parts.of(work).into_iter().map(name).collect();
-                all.push(Access { round: step.round, names, freed: std::mem::take(&mut freed) });
+                let (round, freed) = (step.round, std::mem::take(&mut freed));
+                all.push(Access { round, ns: work.ns, names, freed });
             }
             Record::Free(id) => freed.push(*id),
             _ => {}

@@ -9,6 +9,7 @@
 
 mod bound;
 mod device;
+mod intervals;
 mod lanes;
 mod losses;
 mod machine;

@@ -6,6 +6,7 @@ use vgmem_engine::Freed;
 
 use crate::bound::{Least, least};
 use crate::device::{HOME, OUT};
+use crate::intervals::least_time;
 use crate::losses::{Loss, by_reason};
 use crate::machine::{Machine, Nanos};
 use crate::replay::{Mark, Options, Replay};
@@ -29,7 +30,8 @@ pub struct Outcome {
     pub native: Nanos,
     /// All work, one after the other.
     pub work: Nanos,
-    /// The native time, or the time of the least that has to be fetched, whichever is longer.
+    /// The longest of the native time, the time of the least that has to be fetched, and the least time of
+    /// its phases.
     pub bound: Nanos,
     /// The same where all that goes is written back, and both ways share the link.
     pub bound_both: Nanos,
@@ -102,7 +104,8 @@ fn measure(trace: &Trace, machine: &Machine, options: Options, rounds: &[Mark]) 
     let mean = |of: fn(&Least) -> u64| all[options.rounds - measured..].iter().map(of).sum::<u64>() / count;
     let least = Least { fetched: mean(|l| l.fetched), evicted: mean(|l| l.evicted), used: mean(|l| l.used) };
     let link = |bytes: u64, rate: f64| (bytes as f64 / rate) as Nanos;
-    let bound = native.max(link(least.fetched, machine.rates.link));
+    let phases = if machine.gpus == 1 { least_time(trace, options.skip, machine) } else { 0 };
+    let bound = native.max(link(least.fetched, machine.rates.link)).max(phases);
     let overflow = least.used.saturating_sub(machine.memory);
     let work = |record: &Record| match record {
         Record::Launch(_, work) | Record::Copy(_, work) => work.ns,

@@ -14,7 +14,7 @@ const LIMITS: [(&str, f64, f64); 7] = [
     ("training", 1.3, 1.15),
     ("decode", 1.25, 1.15),
     ("prefill", 1.25, 1.2),
-    ("adamw", 2.2, 1.25),
+    ("adamw", 1.2, 1.25),
     ("stencil", 2.3, 2.0),
     ("buffer", 1.6, 0.1), // read in place: no page of the one buffer can go for another
 ];
