@@ -264,7 +264,7 @@ impl<'a> Replay<'a> {
                     self.leave(PROGRAM, true);
                 }
             }
-            Record::Launch(_, work) => self.launch(work),
+            Record::Launch(function, work) => self.launch(u64::from(*function) + 1, work),
             Record::Copy(_, work) => self.copy(work),
             Record::Wait(..) => {
                 let until = self.streams.end().max(self.clock[PROGRAM]);
@@ -303,17 +303,17 @@ impl<'a> Replay<'a> {
         (named, gpu)
     }
 
-    fn launch(&mut self, work: &'a Work) {
+    fn launch(&mut self, function: u64, work: &'a Work) {
         self.clock[PROGRAM] = self.streams.takes(self.clock[PROGRAM], self.machine.queue);
         let (named, gpu) = self.named(work);
         if !self.pool.is_under_pressure() {
             return self.submit(work, gpu, Using::default());
         }
         if self.options.strict || !self.settled {
-            return self.launch_strictly(work, gpu, &named);
+            return self.launch_strictly(function, work, gpu, &named);
         }
         let mut using = self.pool.begin_use(&named);
-        self.pool.note_use(&using);
+        self.pool.note_use(function, &using);
         let since = self.clock[PROGRAM];
         // What is shown elsewhere is ready too, for the engine.
         if self.options.mover && self.is_home(work) && self.pool.is_ready(&mut using) {
@@ -372,11 +372,11 @@ impl<'a> Replay<'a> {
         })
     }
 
-    fn launch_strictly(&mut self, work: &'a Work, gpu: u8, named: &[u64]) {
+    fn launch_strictly(&mut self, function: u64, work: &'a Work, gpu: u8, named: &[u64]) {
         let since = self.clock[PROGRAM];
         self.lock(PROGRAM);
         let mut using = self.pool.begin_use(named);
-        let away = self.pool.note_launch(gpu, named);
+        let away = self.pool.note_launch(gpu, function, named);
         self.enter(PROGRAM);
         self.pool.claim(&mut using);
         self.leave(PROGRAM, true);
@@ -404,7 +404,7 @@ impl<'a> Replay<'a> {
         self.lock(PROGRAM);
         let mut using = self.pool.begin_use(&named);
         if !using.is_empty() {
-            self.pool.note_use(&using);
+            self.pool.note_use(0, &using);
         }
         self.enter(PROGRAM);
         self.pool.claim(&mut using);
@@ -425,7 +425,7 @@ impl<'a> Replay<'a> {
         self.enter(actor);
         let patient = from < waiting.since + self.options.patience;
         let context = u64::from(waiting.gpu);
-        let progress = self.pool.advance(waiting.gpu, context, &waiting.using, patient);
+        let progress = self.pool.advance(waiting.gpu, context, &waiting.using.named(), patient);
         let ready = progress == Progress::Ready && self.pool.is_ready(&mut waiting.using);
         if !ready && (progress == Progress::Stuck || from > waiting.since + DEADLINE) {
             self.pool.claim(&mut waiting.using);
