@@ -85,7 +85,7 @@ mod tests {
     fn phases_add_up() {
         let machine = Machine::h200(1, 16 << 30, 48 << 30);
         let ms = least_time(&made::adamw(), 0, &machine) / 1_000_000;
-        // Forward and backward fit with their 12 GiB: 144 ms. The step fetches 8 GiB beside 12 ms of work: 155 ms.
+        // Forward and backward fit with their 12 GiB: 144 ms. The step fetches 8 GiB: 155 ms.
         assert!((298..=300).contains(&ms), "{ms}");
         let fits = Machine::h200(1, 32 << 30, 48 << 30);
         assert_eq!(least_time(&made::adamw(), 0, &fits), 156_000_000);

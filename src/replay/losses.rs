@@ -66,8 +66,8 @@ pub struct Loss {
     pub record: usize,
 }
 
-/// What lies between two parts of one loss at most: a look of a thread that polls.
-const LOOK: Nanos = 50_000;
+/// A look of a thread that polls takes less. It may lie between two parts of one loss.
+pub(crate) const LOOK: Nanos = 50_000;
 
 impl Loss {
     /// Whether `next` is of the same reason, and only a look lies between.

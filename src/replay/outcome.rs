@@ -7,7 +7,7 @@ use vgmem_engine::Freed;
 use crate::bound::{Least, least};
 use crate::device::{HOME, OUT};
 use crate::intervals::least_time;
-use crate::losses::{Loss, by_reason};
+use crate::losses::{LOOK, Loss, by_reason};
 use crate::machine::{Machine, Nanos};
 use crate::replay::{Mark, Options, Replay};
 use crate::steps::native;
@@ -217,7 +217,7 @@ impl Outcome {
             text += &format!("{:>12.3}  {}\n", ms(ns) / self.measured.max(1) as f64, reason.words());
         }
         let mut longest: Vec<Loss> = Vec::new();
-        for loss in &self.losses {
+        for loss in self.losses.iter().filter(|loss| loss.ns >= LOOK) {
             match longest.last_mut() {
                 Some(last) if last.joins(loss) => last.ns = loss.from + loss.ns - last.from,
                 _ => longest.push(*loss),
