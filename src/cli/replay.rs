@@ -55,7 +55,7 @@ pub struct Options {
     #[arg(long, default_value_t = 0)]
     skip: usize,
     /// Whether a thread of its own moves pages.
-    #[arg(long, default_value = "off")]
+    #[arg(long, default_value = "on")]
     mover: Switch,
     /// VGMEM_SAFETY.
     #[arg(long, default_value = "auto")]

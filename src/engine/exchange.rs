@@ -21,7 +21,7 @@ use vgmem_policy::{Exchange, PageRef, spill_order};
 
 use crate::device::{Context, Device, DriverError, Handle};
 use crate::map::PageId;
-use crate::pool::{Around, Pool, State};
+use crate::pool::{Around, Note, Pool, State};
 use crate::relocate::wait_firmly;
 
 /// Bytes that one wave copies in one direction, at most: half of the exchange reserve, so that a wave can be under way
@@ -103,9 +103,9 @@ impl<D: Device> Pool<D> {
     /// A launch of a function, by a number of the caller's, names these addresses. Notes the use, and says whether pages
     /// of theirs lie away from `home`.
     pub fn note_launch(&self, home: u8, function: u64, addresses: &[u64]) -> bool {
-        let mut state = self.lock();
+        let state = self.lock();
         let named = self.named(&state, addresses);
-        state.pager.launch_of(function, &named, &[]);
+        self.note(Note::Launch(function, named.clone()));
         named.iter().any(|&slot| self.is_away(&state, slot, home))
     }
 
@@ -195,7 +195,7 @@ impl<D: Device> Pool<D> {
             .collect();
         let tier = &state.tiers[home];
         let room = tier.capacity.saturating_sub(tier.used - tier.spare);
-        state.pager.exchange(&named, &missing, &resident, room)
+        self.pager().exchange(&named, &missing, &resident, room)
     }
 
     /// Begins to copy as many pages as there are frames for, both directions at once.
@@ -340,6 +340,7 @@ impl<D: Device> Pool<D> {
 
     /// Keeps a frame for the next move; gives the oldest of its tier back where there are too many.
     pub(crate) fn spare(&self, frame: Frame) {
+        self.stir();
         let tier = frame.tier;
         {
             let mut state = self.lock();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::device::{Context, Device, DriverError};
 use crate::map::PageId;
-use crate::pool::{Allocation, Page, Pool, State};
+use crate::pool::{Allocation, Note, Page, Pool, State};
 
 /// What came of freeing an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +201,7 @@ impl<D: Device> Pool<D> {
     pub(crate) fn withdraw(&self, state: &mut State, slot: u32) -> Option<Allocation> {
         let allocation = state.allocations.remove(slot)?;
         state.chunks.remove(&slot);
-        state.pager.forget(slot);
+        self.note(Note::Gone(slot));
         self.map.withdraw(allocation.base, allocation.span);
         for &id in &allocation.pages {
             if let Some(page) = state.pages.get_mut(id) {

@@ -4,6 +4,7 @@
 //! pages go; it asks `policy`. It makes no driver call while it holds its lock.
 
 mod access;
+mod ahead;
 mod allocate;
 mod device;
 mod exchange;

@@ -18,17 +18,19 @@
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-use vgmem_policy::{PageRef, Standing};
+use vgmem_policy::PageRef;
+
+use crate::ahead::bytes_on;
 
 use crate::device::{Context, Copies, Device, DriverError};
 use crate::exchange::{For, Frame};
 use crate::map::PageId;
-use crate::pool::{Allocation, Pool, State};
+use crate::pool::{Allocation, Note, Pool, State};
 use crate::uses::Using;
 
 /// Copies from home to elsewhere, and the other way.
-const OUT: usize = 0;
-const HOME: usize = 1;
+pub(crate) const OUT: usize = 0;
+pub(crate) const HOME: usize = 1;
 /// Times that a page is tried to be shown.
 const TRIES: usize = 3;
 
@@ -37,8 +39,8 @@ const TRIES: usize = 3;
 pub(crate) struct Motion {
     page: PageRef,
     address: u64,
-    frame: Frame,
-    lane: usize,
+    pub(crate) frame: Frame,
+    pub(crate) lane: usize,
     copies: Copies,
     pub(crate) context: Context,
 }
@@ -59,15 +61,10 @@ pub struct Still<'a>(#[allow(dead_code)] Vec<MutexGuard<'a, Vec<Motion>>>);
 pub enum Progress {
     /// All are at home.
     Ready,
-    /// Some are on their way, or wait for work that is in flight.
-    Waiting,
+    /// Some are on their way, or wait for work that is in flight; for so many bytes no copy home has begun.
+    Waiting(u64),
     /// What is not at home cannot come.
     Stuck,
-}
-
-/// Bytes that are on their way from home.
-fn outbound(motions: &[Motion]) -> u64 {
-    motions.iter().filter(|motion| motion.lane == OUT).map(|motion| motion.frame.bytes).sum()
 }
 
 impl<D: Device> Pool<D> {
@@ -90,7 +87,7 @@ impl<D: Device> Pool<D> {
 
     /// Notes a launch of a function, by a number of the caller's, that uses these allocations.
     pub fn note_use(&self, function: u64, using: &Using) {
-        self.lock().pager.launch_of(function, &using.named(), &[]);
+        self.note(Note::Launch(function, using.named()));
     }
 
     /// Whether all pages of a launch that may come home are there. Takes no lock on motions.
@@ -102,7 +99,7 @@ impl<D: Device> Pool<D> {
     /// Does what can be done now so that the named allocations' pages get home, without waiting for anything. A
     /// `patient` launch rather waits for the best page to go than lets a worse one go that is idle.
     pub fn advance(&self, home: u8, context: Context, named: &[u32], patient: bool) -> Progress {
-        let Ok(mut motions) = self.motions[home as usize].try_lock() else { return Progress::Waiting };
+        let Ok(mut motions) = self.motions[home as usize].try_lock() else { return Progress::Waiting(0) };
         self.land_motions(&mut motions);
         let whom = For { home, context };
         let (missing, hidden, coming) = self.wanting(whom, named);
@@ -110,10 +107,11 @@ impl<D: Device> Pool<D> {
             let _ = self.show_page(page); // tried again; what stays hidden in the end is loud
         }
         if missing.is_empty() {
-            return if coming { Progress::Waiting } else { Progress::Ready };
+            return if coming { Progress::Waiting(0) } else { Progress::Ready };
         }
+        self.note(Note::Waits);
         if self.must_rest(home) {
-            return Progress::Waiting;
+            return Progress::Waiting(0);
         }
         let mut left: u64 = 0;
         for &page in &missing {
@@ -122,9 +120,9 @@ impl<D: Device> Pool<D> {
             }
         }
         if left == 0 {
-            return Progress::Waiting;
+            return Progress::Waiting(0);
         }
-        let out = outbound(&motions);
+        let out = bytes_on(OUT, &motions);
         let window = self.window(whom);
         let wanted = left.min(window).saturating_sub(out);
         let (room, in_use) = self.room_for(whom, named, wanted, patient);
@@ -133,43 +131,7 @@ impl<D: Device> Pool<D> {
                 break;
             }
         }
-        if motions.is_empty() && !in_use { Progress::Stuck } else { Progress::Waiting }
-    }
-
-    /// Fetches what is expected to be needed next, as far as that costs no more copies; whether anything is on
-    /// its way.
-    pub fn look_ahead(&self, home: u8, context: Context) -> bool {
-        let Ok(mut motions) = self.motions[home as usize].try_lock() else { return true };
-        self.land_motions(&mut motions);
-        if self.must_rest(home) {
-            return !motions.is_empty();
-        }
-        let whom = For { home, context };
-        let window = self.window(whom);
-        let out = outbound(&motions);
-        let plan = {
-            let state = self.lock();
-            let tier = &state.tiers[home as usize];
-            let free = (tier.capacity + tier.exchange).saturating_sub(tier.used) + tier.spare;
-            if out >= window && free == 0 {
-                return true; // both ways are full
-            }
-            let standings = self.standings(&state, whom);
-            state.pager.ahead(&standings, free + out, window)
-        };
-        for page in plan.fetch {
-            if !self.begin_home(whom, &mut motions, page) {
-                break;
-            }
-        }
-        let mut gone = out;
-        for page in plan.evict {
-            if gone + page.bytes > window || !self.begin_out(whom, &mut motions, page) {
-                break;
-            }
-            gone += page.bytes;
-        }
-        !motions.is_empty()
+        if motions.is_empty() && !in_use { Progress::Stuck } else { Progress::Waiting(left) }
     }
 
     /// Shows all pages of the named allocations where they lie, after the copies that are under way. They stay so until
@@ -260,14 +222,9 @@ impl<D: Device> Pool<D> {
     }
 
     /// Nothing may move now: work that may use anything is in flight, or a capture is under way.
-    fn must_rest(&self, home: u8) -> bool {
+    pub(crate) fn must_rest(&self, home: u8) -> bool {
         let state = self.lock();
         self.on_hold() || !state.everything[home as usize].is_over(&state.done)
-    }
-
-    /// Bytes that may be on their way in one direction.
-    fn window(&self, whom: For) -> u64 {
-        self.config.gpus[whom.home as usize].exchange.clamp(1, 256 << 20)
     }
 
     /// Pages of the named allocations: elsewhere, hidden at home, and whether some are on their way.
@@ -292,52 +249,31 @@ impl<D: Device> Pool<D> {
     }
 
     /// Only pages that no other GPU has access to move.
-    fn may_move(&self, page: u32, of: &Allocation, whom: For) -> bool {
+    pub(crate) fn may_move(&self, page: u32, of: &Allocation, whom: For) -> bool {
         of.home == whom.home && !of.pinned && self.map.access_of(PageId(page)) == 1 << whom.home
-    }
-
-    fn standings(&self, state: &State, whom: For) -> Vec<Standing> {
-        let stand = |(slot, allocation): (u32, &Allocation)| {
-            let mut standing =
-                Standing { object: slot, idle: allocation.uses.is_over(&state.done), ..Standing::default() };
-            for &id in &allocation.pages {
-                let Some(page) = state.pages.get(id) else { continue };
-                if page.moving || !self.may_move(id, allocation, whom) {
-                    continue;
-                }
-                let of = PageRef { page: id, object: slot, bytes: page.bytes };
-                match page.tier == whom.home as usize {
-                    true => standing.home.push(of),
-                    false => standing.away.push(of),
-                }
-            }
-            standing
-        };
-        state.allocations.iter().map(stand).collect()
     }
 
     /// Pages that go for a launch, and whether some that could are in use.
     fn room_for(&self, whom: For, named: &[u32], bytes: u64, patient: bool) -> (Vec<PageRef>, bool) {
-        let state = self.lock();
-        let standings = self.standings(&state, whom);
-        let in_use = standings.iter().any(|s| !s.idle && !s.home.is_empty() && !named.contains(&s.object));
+        let standings = self.standings(&self.lock(), whom);
+        let in_use = standings.is_some_in_use(named);
         if bytes == 0 {
             return (Vec::new(), in_use);
         }
-        match state.pager.make_room(named, &standings, bytes, patient) {
+        match self.pager().make_room(named, &standings, bytes, patient) {
             Some(pages) => (pages, in_use),
             None => (Vec::new(), true),
         }
     }
 
     /// Begins to copy a page home; false where there is no frame or the driver refuses.
-    fn begin_home(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
+    pub(crate) fn begin_home(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
         let Some(frame) = self.take_frame(whom, whom.home as usize, page.bytes) else { return false };
         self.set_out(whom, motions, page, frame, HOME)
     }
 
     /// Begins to copy a page away.
-    fn begin_out(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
+    pub(crate) fn begin_out(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
         let tiers = self.tiers_away(whom);
         let frame = tiers.into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes));
         let Some(frame) = frame else { return false };
@@ -412,7 +348,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Ends the motions whose copies are over.
-    fn land_motions(&self, motions: &mut Vec<Motion>) {
+    pub(crate) fn land_motions(&self, motions: &mut Vec<Motion>) {
         let mut waiting = [false; 2];
         let mut index = 0;
         while index < motions.len() {
@@ -439,6 +375,7 @@ impl<D: Device> Pool<D> {
 
     /// The copy is over: the page's memory is the frame's now, and its old memory a spare frame.
     fn landed(&self, motion: Motion) {
+        self.stir();
         let Motion { page, address, frame, lane, context, .. } = motion;
         let Some(from) = self.lock().pages.get(page.page).map(|page| page.shadow) else {
             return self.spare(frame);
@@ -466,6 +403,7 @@ impl<D: Device> Pool<D> {
     }
 
     fn stayed(&self, page: u32) {
+        self.stir();
         if let Some(one) = self.lock().pages.get_mut(page) {
             one.moving = false;
         }

@@ -150,8 +150,6 @@ pub(crate) struct State {
     pub(crate) kept: Vec<Allocation>,
     /// Frames that no page uses.
     pub(crate) spare: Vec<Frame>,
-    /// Uses of allocations, by slot.
-    pub(crate) pager: Pager,
     /// For each GPU the work that may use any allocation of it.
     pub(crate) everything: Vec<Uses>,
     /// How far each stream has come.
@@ -171,12 +169,29 @@ pub(crate) struct State {
     pub(crate) lost: u64,
 }
 
+/// What the pager learns from.
+pub(crate) enum Note {
+    /// A launch of a function uses these allocations.
+    Launch(u64, Vec<u32>),
+    /// The newest launch has to wait for pages.
+    Waits,
+    /// An allocation is gone: its slot may become another's.
+    Gone(u32),
+}
+
+/// So many notes are passed on by whoever adds one, where nobody plans anything.
+const MANY_NOTES: usize = 4096;
+
 /// One pool of memory over the GPUs of a machine and host RAM.
 pub struct Pool<D: Device> {
     pub(crate) device: D,
     pub(crate) config: Config,
     pub(crate) map: PageMap,
     pub(crate) state: Mutex<State>,
+    /// Uses of allocations, by slot. Locked after the state or without it: a plan takes longer than a launch may wait.
+    pager: Mutex<Pager>,
+    /// What the pager has not heard of yet. Locked last.
+    notes: Mutex<Vec<Note>>,
     pub(crate) holding: AtomicBool,
     /// Whether pages ever lay away from their home.
     pub(crate) displaced: AtomicBool,
@@ -185,6 +200,12 @@ pub struct Pool<D: Device> {
     /// For each home GPU its pages that move beside running work. Locked before the state, the lower GPU first; held
     /// across the calls of a move, which may wait as long as another thread's call on that GPU.
     pub(crate) motions: Vec<Mutex<Vec<Motion>>>,
+    /// The newest note says that a launch waits.
+    waits: AtomicBool,
+    /// Counts what may let pages move.
+    pub(crate) stirred: AtomicU64,
+    /// For each GPU the count that was looked at last.
+    pub(crate) looked: Vec<AtomicU64>,
 }
 
 impl<D: Device> Pool<D> {
@@ -210,7 +231,6 @@ impl<D: Device> Pool<D> {
             deferred: Vec::new(),
             kept: Vec::new(),
             spare: Vec::new(),
-            pager: Pager::default(),
             everything: config.gpus.iter().map(|_| Uses::unknown()).collect(),
             done: Vec::new(),
             serial: 0,
@@ -226,6 +246,7 @@ impl<D: Device> Pool<D> {
         };
         let map = PageMap::new(config.base, config.bytes);
         let motions = config.gpus.iter().map(|_| Mutex::default()).collect();
+        let looked = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
         Pool {
             device,
             config,
@@ -234,8 +255,43 @@ impl<D: Device> Pool<D> {
             holding: AtomicBool::new(false),
             displaced: AtomicBool::new(false),
             hidden: AtomicU64::new(0),
+            pager: Mutex::default(),
+            notes: Mutex::default(),
             motions,
+            waits: AtomicBool::new(false),
+            stirred: AtomicU64::new(1),
+            looked,
         }
+    }
+
+    /// Tells the pager something, later.
+    pub(crate) fn note(&self, note: Note) {
+        let waits = matches!(note, Note::Waits);
+        if self.waits.swap(waits, Ordering::AcqRel) && waits {
+            return; // known
+        }
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.push(note);
+        let many = notes.len() >= MANY_NOTES;
+        drop(notes);
+        if many {
+            drop(self.pager());
+        }
+        self.stir();
+    }
+
+    /// The pager, who has heard of everything.
+    pub(crate) fn pager(&self) -> MutexGuard<'_, Pager> {
+        let mut pager = self.pager.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        for note in notes {
+            match note {
+                Note::Launch(function, slots) => pager.launch_of(function, &slots, &[]),
+                Note::Waits => pager.waits(),
+                Note::Gone(slot) => pager.forget(slot),
+            }
+        }
+        pager
     }
 
     /// The page that holds `address`; `None` where the address is not the pool's. At most 10 ns, no lock.

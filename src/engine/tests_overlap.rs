@@ -73,15 +73,15 @@ impl World {
         for asked in 0..PATIENCE {
             match self.pool.advance(0, 100, &using.named(), asked < PATIENCE / 2) {
                 Progress::Ready | Progress::Stuck => break,
-                Progress::Waiting if asked % 8 == 7 => self.run(), // the GPU goes on meanwhile
-                Progress::Waiting => {}
+                Progress::Waiting(_) if asked % 8 == 7 => self.run(), // the GPU goes on meanwhile
+                Progress::Waiting(_) => {}
             }
         }
         self.pool.claim(&mut using);
         assert!(self.pool.is_ready(&mut using), "pages of a launch are hidden");
         let ended = self.queue_work(named);
         self.pool.end_use(using, ended);
-        self.pool.look_ahead(0, 100);
+        self.pool.look_ahead(0, 100, 0);
     }
 
     fn launch_on_everything(&mut self) {
@@ -133,7 +133,7 @@ impl World {
             4 => self.launch_on_everything(),
             6 if !self.live.is_empty() => self.launch_and_hold(vec![self.live[a % count].base]),
             5 => {
-                self.pool.look_ahead(0, 100);
+                self.pool.look_ahead(0, 100, 0);
             }
             _ if !self.live.is_empty() => {
                 self.launch(vec![self.live[a % count].base, self.live[b % count].base]);
@@ -287,7 +287,7 @@ fn moves_end_with_their_context() {
         world.launch(vec![base]);
         world.run();
     }
-    world.pool.look_ahead(0, 100);
+    world.pool.look_ahead(0, 100, 0);
     assert!(!world.pool.lock_motions(0).is_empty());
     assert_eq!(world.pool.free_context(100, true), 4);
     assert!(world.pool.lock_motions(0).is_empty() && !has_hidden(&world.pool));

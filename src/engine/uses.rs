@@ -182,6 +182,7 @@ impl<D: Device> Pool<D> {
         if using.is_empty() {
             return;
         }
+        self.stir();
         let mut state = self.lock();
         let State { allocations, everything, done, .. } = &mut *state;
         for uses in of_gpus(everything, using.everything) {
@@ -203,6 +204,7 @@ impl<D: Device> Pool<D> {
             state.done.resize(index + 1, 0);
         }
         state.done[index] = state.done[index].max(mark.number);
+        self.stir();
     }
 
     /// Whether the streams have passed all these marks.

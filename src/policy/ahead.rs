@@ -3,22 +3,59 @@
 //! Fetching ahead follows Belady's replacements in their order (a page never goes for one that is needed later than
 //! itself), only earlier: as soon as the last use of the page that goes is over. An object that will be used again
 //! before the fetched one is not touched, or a cyclic scan would move everything.
+//!
+//! Where launches wait for the link, it must not idle while others run whose pages are all at home. So a little is
+//! fetched *eagerly*: in exchange for the best page that can go, though a better one will be free later. What goes so
+//! is missing at another place of the next iteration; after a few the missing pages are spread over it, and the link
+//! works all the time at hardly more traffic.
 
 use std::cmp::Reverse;
 
 use crate::pager::{Exchange, PageRef, Pager};
 
-/// An object as it stands: pages at home that may go, and pages elsewhere that may come.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Its number.
-    pub object: u32,
-    /// Pages at home, first to last.
-    pub home: Vec<PageRef>,
-    /// Pages elsewhere, first to last.
-    pub away: Vec<PageRef>,
+/// An object as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Standing {
+    object: u32,
     /// Nothing that was submitted uses it.
-    pub idle: bool,
+    idle: bool,
+    /// Its pages: from where on, and how many at home and elsewhere.
+    start: usize,
+    home: usize,
+    away: usize,
+}
+
+/// Objects as they stand: pages at home that may go, and pages elsewhere that may come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standings {
+    all: Vec<Standing>,
+    pages: Vec<PageRef>,
+}
+
+impl Standings {
+    /// Adds an object: its pages at home and those elsewhere, each first to last; `idle` where nothing that was
+    /// submitted uses it.
+    pub fn push(&mut self, object: u32, idle: bool, pages: impl Iterator<Item = (PageRef, bool)> + Clone) {
+        let start = self.pages.len();
+        self.pages.extend(pages.clone().filter(|(_, home)| *home).map(|(page, _)| page));
+        let home = self.pages.len() - start;
+        self.pages.extend(pages.filter(|(_, home)| !*home).map(|(page, _)| page));
+        let away = self.pages.len() - start - home;
+        self.all.push(Standing { object, idle, start, home, away });
+    }
+
+    /// Whether an object that is in use has pages at home, but for those named.
+    pub fn is_some_in_use(&self, but: &[u32]) -> bool {
+        self.all.iter().any(|one| !one.idle && one.home > 0 && !but.contains(&one.object))
+    }
+
+    fn home(&self, of: &Standing) -> &[PageRef] {
+        &self.pages[of.start..][..of.home]
+    }
+
+    fn away(&self, of: &Standing) -> &[PageRef] {
+        &self.pages[of.start + of.home..][..of.away]
+    }
 }
 
 impl Pager {
@@ -29,12 +66,12 @@ impl Pager {
     pub fn make_room(
         &self,
         named: &[u32],
-        standings: &[Standing],
+        standings: &Standings,
         bytes: u64,
         patient: bool,
     ) -> Option<Vec<PageRef>> {
         let mut able: Vec<&Standing> =
-            standings.iter().filter(|s| !s.home.is_empty() && !named.contains(&s.object)).collect();
+            standings.all.iter().filter(|s| s.home > 0 && !named.contains(&s.object)).collect();
         able.sort_by_cached_key(|s| (Reverse(self.next_use(s.object)), self.last_use(s.object), s.object));
         let mut going = Vec::new();
         let mut gathered = 0;
@@ -48,7 +85,7 @@ impl Pager {
             if patient && going.is_empty() && !is_near(distance(standing), best) {
                 return None;
             }
-            for page in standing.home.iter().rev() {
+            for page in standings.home(standing).iter().rev() {
                 if gathered >= bytes {
                     return Some(going);
                 }
@@ -60,26 +97,37 @@ impl Pager {
     }
 
     /// Pages to fetch before they are asked for, soonest use first, and pages that go for them. `room` is what is
-    /// free at home; at most `window` bytes are fetched.
-    pub fn ahead(&self, standings: &[Standing], mut room: u64, window: u64) -> Exchange {
+    /// free at home; at most `window` bytes are fetched, and for the first `eager` of them any page may go that is
+    /// needed later.
+    pub fn ahead<'a>(&self, standings: &'a Standings, mut room: u64, window: u64, eager: u64) -> Exchange {
         let mut plan = Exchange::default();
-        let mut coming: Vec<(u64, &Standing)> = standings
-            .iter()
-            .filter(|s| !s.away.is_empty())
-            .map(|s| (self.next_use(s.object), s))
-            .filter(|(at, _)| *at != u64::MAX)
-            .collect();
-        coming.sort_by_key(|(at, s)| (*at, s.object));
-        let mut gone: Vec<(u32, usize)> = Vec::new();
+        let known = |s: &'a Standing| Known {
+            next: self.next_use(s.object),
+            last: self.last_use(s.object),
+            of: s,
+            gone: 0,
+        };
+        let (mut coming, mut able): (Vec<Known>, Vec<Known>) = (Vec::new(), Vec::new());
+        for one in standings.all.iter().map(known) {
+            if one.of.away > 0 && one.next != u64::MAX {
+                coming.push(one);
+            }
+            if one.of.home > 0 {
+                able.push(one);
+            }
+        }
+        coming.sort_unstable_by_key(|one| (one.next, one.of.object));
+        able.sort_unstable_by_key(|one| (one.next, Reverse(one.last), one.of.object));
         let mut fetched = 0;
-        for (at, object) in coming {
-            let mut victims = self.victims(standings, object.object, at);
-            for page in &object.away {
+        for Known { next: at, of, .. } in coming {
+            let best = self.farthest(&able, of.object, at);
+            for page in standings.away(of) {
                 if fetched >= window {
                     return plan;
                 }
                 while room < page.bytes {
-                    let Some(victim) = self.victim(&mut victims, &mut gone, at) else { return plan };
+                    let far = if fetched + page.bytes <= eager { 0 } else { best };
+                    let Some(victim) = victim(standings, &mut able, of.object, at, far) else { return plan };
                     room += victim.bytes;
                     plan.evict.push(victim);
                 }
@@ -91,44 +139,56 @@ impl Pager {
         plan
     }
 
-    /// Who could go for an object that is needed at launch `at`: the one needed latest from then on comes last.
-    fn victims<'a>(&self, standings: &'a [Standing], for_object: u32, at: u64) -> Vec<&'a Standing> {
-        let mut able: Vec<&Standing> =
-            standings.iter().filter(|s| s.object != for_object && !s.home.is_empty()).collect();
-        able.sort_by_cached_key(|s| {
-            (self.next_use_after(s.object, at), Reverse(self.last_use(s.object)), s.object)
-        });
-        able
+    /// Launches from `at` to the use of the object that is needed latest after it, whether it can go now or not;
+    /// but for the one that is fetched.
+    fn farthest(&self, able: &[Known], but: u32, at: u64) -> u64 {
+        let sooner = able.iter().take_while(|one| one.next <= at).filter(|one| one.of.object != but);
+        let again = sooner.map(|one| distance(self.next_use_after(one.of.object, at), at));
+        let latest = able.iter().rev().find(|one| one.of.object != but).map(|one| distance(one.next, at));
+        again.chain(latest).max().unwrap_or(0)
     }
+}
 
-    /// The next page that goes for one needed at launch `at`, if a right one can go now: the best of all, or one
-    /// that is nearly as good where the best is in use or will be used before.
-    fn victim(&self, able: &mut Vec<&Standing>, gone: &mut Vec<(u32, usize)>, at: u64) -> Option<PageRef> {
-        let distance = |s: &Standing| self.next_use_after(s.object, at).min(at + (1 << 40)) - at;
-        let best = distance(able.last()?);
-        loop {
-            let next = *able.last()?;
-            if !is_near(distance(next), best) {
-                return None;
-            }
-            let taken = gone.iter().position(|(object, _)| *object == next.object);
-            let count = taken.map_or(0, |index| gone[index].1);
-            if !next.idle || self.next_use(next.object) <= at || count == next.home.len() {
-                able.pop();
-                continue;
-            }
-            match taken {
-                Some(index) => gone[index].1 += 1,
-                None => gone.push((next.object, 1)),
-            }
-            return Some(next.home[next.home.len() - 1 - count]);
+/// An object, its next and its last use, and how many of its pages go.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    next: u64,
+    last: u64,
+    of: &'a Standing,
+    gone: usize,
+}
+
+/// Launches from `at` to a use; never is far away.
+fn distance(next: u64, at: u64) -> u64 {
+    next.saturating_sub(at).min(1 << 40)
+}
+
+/// The next page that goes for an object needed at launch `at`, if a right one can go now: nearly as good as one
+/// whose next use is `best` launches from then. `able` is sorted by next use; those that cannot go are dropped.
+fn victim(
+    standings: &Standings,
+    able: &mut Vec<Known>,
+    for_object: u32,
+    at: u64,
+    best: u64,
+) -> Option<PageRef> {
+    loop {
+        let next = able.last_mut()?;
+        if next.next <= at || !is_near(distance(next.next, at), best) {
+            return None; // needed sooner, or better ones are in use, or will be used before
         }
+        if next.of.object == for_object || !next.of.idle || next.gone == next.of.home {
+            able.pop();
+            continue;
+        }
+        next.gone += 1;
+        return Some(standings.home(next.of)[next.of.home - next.gone]);
     }
 }
 
 /// Whether one distance is nearly as far as another, so that the choice between them hardly costs anything.
 fn is_near(distance: u64, best: u64) -> bool {
-    distance * 8 >= best * 7
+    distance * 16 >= best * 15
 }
 
 #[cfg(test)]
@@ -154,17 +214,13 @@ mod tests {
         for round in 0..rounds {
             let last = round + 1 == rounds;
             for &object in sequence {
-                let standings = |home: &[u32], busy: u32| -> Vec<Standing> {
-                    let stand = |&object: &u32| {
-                        let is_home = home.contains(&object);
-                        Standing {
-                            object,
-                            home: if is_home { vec![page(object)] } else { vec![] },
-                            away: if is_home { vec![] } else { vec![page(object)] },
-                            idle: object != busy,
-                        }
-                    };
-                    objects.iter().map(stand).collect()
+                let standings = |home: &[u32], busy: u32| {
+                    let mut all = Standings::default();
+                    for &object in &objects {
+                        let at_home = home.contains(&object);
+                        all.push(object, object != busy, std::iter::once((page(object), at_home)));
+                    }
+                    all
                 };
                 pager.launch(&[object]);
                 if !home.contains(&object) {
@@ -177,7 +233,7 @@ mod tests {
                     fetched += usize::from(last);
                 }
                 let room = (capacity - home.len()) as u64;
-                let plan = pager.ahead(&standings(&home, object), room, window);
+                let plan = pager.ahead(&standings(&home, object), room, window, 0);
                 home.retain(|other| plan.evict.iter().all(|page| page.object != *other));
                 home.extend(plan.fetch.iter().map(|page| page.object));
                 fetched += if last { plan.fetch.len() } else { 0 };
@@ -216,15 +272,16 @@ mod tests {
         for _ in 0..4 {
             (1..=20).for_each(|object| pager.launch(&[object]));
         }
-        let stand = |object, idle| Standing { object, home: vec![page(object)], away: vec![], idle };
+        let stand = |objects: &[(u32, bool)]| {
+            let mut all = Standings::default();
+            objects.iter().for_each(|&(of, idle)| all.push(of, idle, std::iter::once((page(of), true))));
+            all
+        };
         // 20 was used last: it is needed latest, 2 very soon.
-        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, false)], 1, true), None);
-        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, false)], 1, false), Some(vec![page(2)]));
-        assert_eq!(pager.make_room(&[1], &[stand(2, true), stand(20, true)], 1, true), Some(vec![page(20)]));
-        assert_eq!(
-            pager.make_room(&[1], &[stand(18, true), stand(20, false)], 1, true),
-            Some(vec![page(18)])
-        );
-        assert_eq!(pager.make_room(&[1, 20], &[stand(20, true)], 1, true), Some(vec![]));
+        assert_eq!(pager.make_room(&[1], &stand(&[(2, true), (20, false)]), 1, true), None);
+        assert_eq!(pager.make_room(&[1], &stand(&[(2, true), (20, false)]), 1, false), Some(vec![page(2)]));
+        assert_eq!(pager.make_room(&[1], &stand(&[(2, true), (20, true)]), 1, true), Some(vec![page(20)]));
+        assert_eq!(pager.make_room(&[1], &stand(&[(19, true), (20, false)]), 1, true), Some(vec![page(19)]));
+        assert_eq!(pager.make_room(&[1, 20], &stand(&[(20, true)]), 1, true), Some(vec![]));
     }
 }

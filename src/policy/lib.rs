@@ -17,7 +17,7 @@ mod sequence;
 mod traffic;
 
 pub use advertise::{Advertise, Amount, advertised};
-pub use ahead::Standing;
+pub use ahead::Standings;
 pub use pager::{Exchange, PageRef, Pager};
 pub use pieces::{GRANULE, Pieces, auto_page_size, pieces, round_up};
 pub use place::{Placement, Shortage, Tier, TierKind, place, spill_order};

@@ -34,6 +34,8 @@ pub struct Exchange {
 #[derive(Clone, Debug, Default)]
 pub struct Pager {
     sequence: Sequence,
+    /// The newest launch that had to wait for pages; 0 is none.
+    waited: u64,
 }
 
 impl Pager {
@@ -57,6 +59,17 @@ impl Pager {
     /// look, never that bytes may be left behind.
     pub fn is_overwritten_next(&self, object: u32) -> bool {
         self.sequence.is_overwritten_next(object)
+    }
+
+    /// The newest launch has to wait for pages.
+    pub fn waits(&mut self) {
+        self.waited = self.now();
+    }
+
+    /// Whether some launch of the last iteration had to wait: the link is what the program waits for.
+    pub fn is_behind(&self) -> bool {
+        let period = self.sequence.period().unwrap_or(0);
+        self.waited > 0 && self.now() - self.waited <= period
     }
 
     /// Launches so far.

@@ -215,6 +215,11 @@ impl Sequence {
         gaps.next_use_after(self.now, after.max(self.now + lag))
     }
 
+    /// Launches of one iteration, where the present repeats the past.
+    pub(crate) fn period(&self) -> Option<u64> {
+        self.trusted().map(|cursor| self.now - cursor.at)
+    }
+
     /// Whether the next use, where the past says which it is, overwrites the whole object.
     pub(crate) fn is_overwritten_next(&self, object: u32) -> bool {
         let next = || {

@@ -58,7 +58,7 @@ impl<'a> Replay<'a> {
         for gpu in (0..self.machine.gpus).filter(|gpu| homes >> gpu & 1 == 1) {
             self.clock[actor] += self.machine.costs.think;
             self.enter(actor);
-            self.pool.look_ahead(gpu, u64::from(gpu));
+            self.pool.look_ahead(gpu, u64::from(gpu), self.reserved);
             self.leave(actor, true);
         }
         if quiet {

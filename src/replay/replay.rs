@@ -45,7 +45,7 @@ pub struct Options {
 impl Default for Options {
     /// As the library is.
     fn default() -> Options {
-        Options { rounds: 8, skip: 0, mover: false, strict: false, patience: 20_000_000 }
+        Options { rounds: 8, skip: 0, mover: true, strict: false, patience: 20_000_000 }
     }
 }
 
@@ -96,6 +96,8 @@ pub(crate) struct Replay<'a> {
     /// GPUs that were given allocations, one bit each.
     pub(crate) homes: u64,
     pub(crate) clock: [Nanos; 2],
+    /// Bytes at home that are kept for the launch that waits.
+    pub(crate) reserved: u64,
     /// Until when an actor holds the lock on moves.
     pub(crate) held: [Nanos; 2],
     pub(crate) now: Now<'a>,
@@ -143,6 +145,7 @@ impl<'a> Replay<'a> {
             addresses: HashMap::new(),
             homes: 0,
             clock: [0; 2],
+            reserved: 0,
             held: [0; 2],
             now: Now::Going,
             settled: false,
@@ -426,6 +429,10 @@ impl<'a> Replay<'a> {
         let patient = from < waiting.since + self.options.patience;
         let context = u64::from(waiting.gpu);
         let progress = self.pool.advance(waiting.gpu, context, &waiting.using.named(), patient);
+        self.reserved = match progress {
+            Progress::Waiting(bytes) => bytes,
+            _ => 0,
+        };
         let ready = progress == Progress::Ready && self.pool.is_ready(&mut waiting.using);
         if !ready && (progress == Progress::Stuck || from > waiting.since + DEADLINE) {
             self.pool.claim(&mut waiting.using);

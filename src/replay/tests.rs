@@ -2,52 +2,82 @@
 
 use crate::*;
 
-const AUTO: Options = Options { rounds: 8, skip: 0, mover: false, strict: false, patience: 20_000_000 };
+const AUTO: Options = Options { rounds: 8, skip: 0, mover: true, strict: false, patience: 20_000_000 };
 
 fn machine(trace: &Trace) -> Machine {
     Machine::h200(1, trace.gpus[0].1, 48 << 30)
 }
 
-/// What a trace may take at most: time against the bound, and bytes against the least, as the policy is now.
-const LIMITS: [(&str, f64, f64); 7] = [
-    ("scan", 1.45, 1.15),
-    ("training", 1.3, 1.15),
-    ("decode", 1.25, 1.15),
-    ("prefill", 1.25, 1.2),
-    ("adamw", 1.2, 1.25),
-    ("stencil", 2.3, 2.0),
+/// What a made trace may take at most: time against the bound, and bytes against the least, once learned.
+const MADE: [(&str, f64, f64); 7] = [
+    ("scan", 1.2, 1.1),
+    ("training", 1.15, 1.1),
+    ("decode", 1.2, 1.1),
+    ("prefill", 1.2, 1.1),
+    ("adamw", 1.15, 1.6), // pages come early, and go for others, while the link would idle
+    ("stencil", 1.25, 1.1),
     ("buffer", 1.6, 0.1), // read in place: no page of the one buffer can go for another
 ];
 
+/// The same for recorded ones, which `src/replay/traces` holds: text, records of the start, memory in GiB. The last
+/// one was looked at by nobody who changed the policy.
+const RECORDED: [(&str, &str, usize, u64, f64, f64); 7] = [
+    ("inference", include_str!("traces/inference.vgt"), 155, 8, 1.2, 1.1),
+    ("training", include_str!("traces/training.vgt"), 569, 8, 1.15, 1.1),
+    ("decode", include_str!("traces/decode.vgt"), 602, 8, 1.2, 1.1),
+    ("prefill", include_str!("traces/prefill.vgt"), 1647, 8, 1.25, 1.1),
+    ("adamw", include_str!("traces/adamw.vgt"), 4605, 16, 1.6, 1.45),
+    ("scan", include_str!("traces/scan.vgt"), 0, 8, 1.1, 1.1),
+    ("stencil", include_str!("traces/stencil.vgt"), 0, 8, 1.2, 1.1),
+];
+
+/// Replays a trace, prints what was found, and holds it to its limits.
+fn holds(name: &str, trace: &Trace, machine: &Machine, options: Options, [time, traffic]: [f64; 2]) {
+    // Books that do not balance, and calls that no driver allows, are errors.
+    let found = replay(trace, machine, options).unwrap();
+    let ms = |ns: Nanos| ns as f64 / 1e6;
+    println!(
+        "{name:<9} native {:>6.1} bound {:>6.1} ours {:>6.1} time {:.2} traffic {:.2} in place {} MiB \
+         waited {:.1} out {:.1} home {:.1}",
+        ms(found.native),
+        ms(found.bound),
+        ms(found.time),
+        found.ratio(),
+        found.traffic(),
+        found.in_place >> 20,
+        ms(found.waited),
+        ms(found.busy_out),
+        ms(found.busy_home),
+    );
+    // A round may gain a little that the one before has paid.
+    assert!(found.ratio() > 0.97, "{name} is faster than the bound: {}", found.ratio());
+    assert!(found.ratio() < time, "{name}: time {}", found.ratio());
+    assert!(found.traffic() < traffic, "{name}: traffic {}", found.traffic());
+    assert!(found.time >= found.busy_home && found.time >= found.busy_out, "{name}");
+}
+
 #[test]
 fn made_traces_stay_near_the_bound() {
-    for ((name, make), (same, time, traffic)) in made::ALL.into_iter().zip(LIMITS) {
+    for ((name, make), (same, time, traffic)) in made::ALL.into_iter().zip(MADE) {
         assert_eq!(name, same);
         let trace = make();
-        for mover in [false, true] {
-            // Books that do not balance, and calls that no driver allows, are errors.
-            let found = replay(&trace, &machine(&trace), Options { mover, ..AUTO }).unwrap();
-            let ms = |ns: Nanos| ns as f64 / 1e6;
-            println!(
-                "{name:<9} mover {mover:<5} native {:>6.1} bound {:>6.1} ours {:>6.1} \
-                 time {:.2} traffic {:.2} in place {} MiB waited {:.1} out {:.1} home {:.1}",
-                ms(found.native),
-                ms(found.bound),
-                ms(found.time),
-                found.ratio(),
-                found.traffic(),
-                found.in_place >> 20,
-                ms(found.waited),
-                ms(found.busy_out),
-                ms(found.busy_home),
-            );
-            // A round may gain a little that the one before has paid.
-            assert!(found.ratio() > 0.97, "{name} is faster than the bound: {}", found.ratio());
-            assert!(found.ratio() < time, "{name}: time {}", found.ratio());
-            assert!(found.traffic() < traffic, "{name}: traffic {}", found.traffic());
-            assert!(found.time >= found.busy_home && found.time >= found.busy_out, "{name}");
-        }
+        holds(name, &trace, &machine(&trace), AUTO, [time, traffic]);
     }
+}
+
+#[test]
+fn recorded_traces_stay_near_the_bound() {
+    for (name, text, skip, gib, time, traffic) in RECORDED {
+        let trace: Trace = text.parse().unwrap();
+        let machine = Machine::h200(1, gib << 30, 32 << 30);
+        holds(name, &trace, &machine, Options { skip, ..AUTO }, [time, traffic]);
+    }
+}
+
+#[test]
+fn a_launching_thread_can_move_pages_itself() {
+    let trace = made::decode();
+    holds("decode", &trace, &machine(&trace), Options { mover: false, ..AUTO }, [1.25, 1.1]);
 }
 
 #[test]

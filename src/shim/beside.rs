@@ -7,7 +7,7 @@ use vgmem_engine::{Context, Ended, Progress, Using};
 
 use crate::mover::Wanted;
 use crate::start::Engine;
-use crate::{marks, pager, quiet, stats};
+use crate::{marks, pager, quiet, stats, trace};
 
 /// How long a launch waits for the best page to go before it lets another one go that is idle.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -43,7 +43,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &
         match wanted.look(engine, context) {
             Progress::Ready if engine.pool.is_ready(&mut using) => break,
             Progress::Stuck => break,
-            Progress::Ready | Progress::Waiting => {}
+            Progress::Ready | Progress::Waiting(_) => {}
         }
         if !pager::is_calm(engine) || quiet::has_given_up() {
             break;
@@ -58,6 +58,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &
     drop(turn);
     engine.pool.claim(&mut using);
     stats::WAITED_BESIDE.add_since(begin);
+    trace::stalled(begin);
     using
 }
 

@@ -16,6 +16,7 @@ mod capture;
 mod chaos;
 mod exports;
 mod fork;
+mod functions;
 mod gate;
 mod graphs;
 mod hooks;

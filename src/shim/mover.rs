@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use vgmem_engine::{Context, Progress};
 
 use crate::start::{Engine, engine};
-use crate::{fork, marks, pager};
+use crate::{fork, marks, pager, quiet};
 
 /// GPUs that can be named by one bit each.
 const GPUS: usize = 64;
@@ -99,7 +99,7 @@ impl Wanted {
         match (progress >> 2 == self.ticket, progress & 3) {
             (true, READY) => Progress::Ready,
             (true, STUCK) => Progress::Stuck,
-            _ => Progress::Waiting,
+            _ => Progress::Waiting(0),
         }
     }
 }
@@ -174,7 +174,7 @@ fn run(gpu: u8) {
             moved = Instant::now();
         }
         if moved.elapsed() < STILL {
-            std::thread::sleep(BUSY_NAP);
+            quiet::nap(BUSY_NAP);
         } else if found.running {
             std::thread::sleep(IDLE_NAP);
         } else {
@@ -211,16 +211,20 @@ fn step(engine: &Engine, gpu: u8) -> Found {
         return Found { running, ..nothing };
     }
     let demand = lock(&mover.demand).clone();
+    let mut reserved = 0;
     if let Some(demand) = &demand {
         let patient = Instant::now() < demand.patient;
         let progress = match engine.pool.advance(gpu, demand.context, &demand.named, patient) {
             Progress::Ready => READY,
             Progress::Stuck => STUCK,
-            Progress::Waiting => WAITING,
+            Progress::Waiting(bytes) => {
+                reserved = bytes; // or the frames that get free for the launch would serve a later one, for ever
+                WAITING
+            }
         };
         mover.progress.store(demand.ticket << 2 | progress, Ordering::Release);
     }
-    let moving = engine.pool.look_ahead(gpu, context);
+    let moving = engine.pool.look_ahead(gpu, context, reserved);
     Found { moving: moving || demand.is_some(), running }
 }
 

@@ -213,7 +213,10 @@ impl Use {
         if !using.is_empty() {
             engine.pool.note_use(0, &using);
         }
-        engine.pool.claim(&mut using);
+        // Usually all is mapped somewhere, and nothing has to be waited for.
+        if !engine.pool.is_ready(&mut using) {
+            engine.pool.claim(&mut using);
+        }
         Use { on: true, using, ..Use::default() }
     }
 

@@ -28,8 +28,27 @@ pub fn lose_track() {
 
 /// One turn of a loop that polls. With few processors the thread sleeps a little: what it waits for needs them.
 pub fn pause() {
+    if has_few_processors() {
+        std::thread::sleep(Duration::from_micros(20));
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// A short time, with few processors asleep. A sleep takes several times as long as it should.
+pub fn nap(time: Duration) {
+    if has_few_processors() {
+        return std::thread::sleep(time);
+    }
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn has_few_processors() -> bool {
     static FEW: AtomicU8 = AtomicU8::new(0);
-    let few = match FEW.load(Ordering::Relaxed) {
+    match FEW.load(Ordering::Relaxed) {
         0 => {
             // SAFETY: takes a number and gives one.
             let few = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } <= FEW_PROCESSORS;
@@ -37,8 +56,7 @@ pub fn pause() {
             few
         }
         known => known == 2,
-    };
-    if few { std::thread::sleep(Duration::from_micros(20)) } else { std::thread::yield_now() }
+    }
 }
 
 /// Whether a deadline was missed and nothing was seen complete since.
@@ -157,7 +175,7 @@ fn look_ahead_until(engine: &Engine, is_over: impl Fn() -> bool) {
     let mut moved = Instant::now();
     while pager::is_calm(engine) && !is_over() && moved.elapsed() < STILL {
         marks::poll(engine);
-        if engine.pool.look_ahead(gpu, context) {
+        if engine.pool.look_ahead(gpu, context, 0) {
             moved = Instant::now();
         }
         pause();

@@ -1,76 +1,15 @@
 //! The driver, called for ourselves. Nothing else in the library calls it except with a program's own call.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vgmem_abi::*;
 use vgmem_engine::{Context, Copies, Device, DriverError, Handle, Place};
 
-use crate::{broken, ledger, slot};
-
-macro_rules! functions {
-    (needed: $($name:ident)*; optional: $($maybe:ident)*;) => {
-        /// The driver's functions that the library itself calls.
-        #[allow(non_snake_case)]
-        #[derive(Clone, Copy)]
-        pub struct Functions {
-            $(pub $name: pointers::$name,)*
-            $(pub $maybe: Option<pointers::$maybe>,)*
-        }
-
-        impl Functions {
-            /// Looks all of them up; the name of the first that the driver lacks otherwise.
-            pub fn find() -> Result<Functions, &'static str> {
-                Ok(Functions {
-                    $($name: match address(concat!(stringify!($name), "\0")) {
-                        // SAFETY: the driver's function of this name has the type that the table states.
-                        Some(found) => unsafe { std::mem::transmute::<*mut c_void, pointers::$name>(found) },
-                        None => return Err(stringify!($name)),
-                    },)*
-                    $($maybe: address(concat!(stringify!($maybe), "\0")).map(
-                        // SAFETY: as above.
-                        |found| unsafe { std::mem::transmute::<*mut c_void, pointers::$maybe>(found) },
-                    ),)*
-                })
-            }
-        }
-    };
-}
-
-functions! {
-    needed: cuCtxGetCurrent cuCtxGetDevice cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSynchronize
-        cuDeviceCanAccessPeer cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid
-        cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain
-        cuDeviceTotalMem_v2 cuMemAddressReserve cuMemcpyDtoD_v2
-        cuMemcpyDtoDAsync_v2 cuMemCreate cuMemGetInfo_v2 cuPointerGetAttribute cuMemMap cuMemRelease
-        cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuMemcpyDtoHAsync_v2 cuStreamCreate
-        cuStreamIsCapturing cuStreamQuery cuStreamSynchronize
-        cuThreadExchangeStreamCaptureMode;
-    optional: cuDeviceGetP2PAttribute cuEventElapsedTime cuFuncGetName cuFuncGetParamInfo cuFuncLoad
-        cuGraphChildGraphNodeGetGraph cuGraphGetNodes cuGraphKernelNodeGetParams_v2
-        cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetType cuKernelGetName
-        cuKernelGetParamInfo cuLaunchKernel cuMemHostAlloc cuMemHostGetDevicePointer_v2
-        cuModuleGetFunction cuModuleLoadData;
-}
-
-impl Functions {
-    /// A new event of the current context, without time stamps.
-    pub fn new_event(&self) -> Result<CUevent, CUresult> {
-        let mut event: CUevent = std::ptr::null_mut();
-        // SAFETY: the out-parameter is live; the driver answers an error where no context is current.
-        match unsafe { (self.cuEventCreate)(&mut event, DISABLE_TIMING) } {
-            CUDA_SUCCESS => Ok(event),
-            rc => Err(rc),
-        }
-    }
-}
-
-fn address(name: &'static str) -> Option<*mut c_void> {
-    let found = slot::driver_symbol(CStr::from_bytes_with_nul(name.as_bytes()).ok()?);
-    (!found.is_null()).then_some(found)
-}
+pub use crate::functions::Functions;
+use crate::{broken, ledger, trace};
 
 /// How host pages are made, found out at the first one of each GPU's node.
 mod host_kind {
@@ -105,8 +44,6 @@ const CHECK: usize = 2;
 const OVER: Copies = 0;
 /// Bytes that a checksum reads at a time.
 const PART: usize = 4 << 20;
-/// Event flag: no time stamps.
-const DISABLE_TIMING: c_uint = 2;
 /// Stream flag: no waiting for the legacy default stream, and none by it.
 pub const NON_BLOCKING: c_uint = 1;
 
@@ -376,10 +313,11 @@ impl Device for Driver {
     ) -> Result<(), DriverError> {
         self.within(context, || {
             let stream = self.lane(context, lane)?;
+            let traced = trace::page_copy(context, lane, bytes, stream);
             // SAFETY: the engine mapped both ranges and gave the context's GPU access to them.
-            DriverError::check(unsafe {
-                (self.call.cuMemcpyDtoDAsync_v2)(to, from, bytes as usize, stream)
-            })?;
+            let rc = unsafe { (self.call.cuMemcpyDtoDAsync_v2)(to, from, bytes as usize, stream) };
+            trace::done(traced, rc);
+            DriverError::check(rc)?;
             if broken::is("verify") {
                 // SAFETY: as above, within the same ranges.
                 unsafe { (self.call.cuMemcpyDtoDAsync_v2)(to, from + 8, 8, stream) };
@@ -410,6 +348,7 @@ impl Device for Driver {
         match self.relaxed(|| unsafe { (self.call.cuEventQuery)(copies as CUevent) }) {
             CUDA_ERROR_NOT_READY => Ok(false),
             rc => {
+                trace::page_copied();
                 self.lane_events().entry(context).or_default().push(copies as usize);
                 DriverError::check(rc).map(|()| true)
             }

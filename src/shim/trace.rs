@@ -193,8 +193,12 @@ pub fn launch(engine: &Engine, function: CUfunction, words: &[u64], stream: CUst
     begin(engine, stream, |trace, number, now| {
         let function = trace.function(engine, function);
         let mut tail = String::new();
+        let mut named: Vec<(u64, u64)> = Vec::new(); // structures name the same again and again
         for (id, offset) in words.iter().filter_map(|&word| place(engine, word)) {
-            let _ = write!(tail, " {id}+{offset}");
+            if !named.contains(&(id, offset)) {
+                named.push((id, offset));
+                let _ = write!(tail, " {id}+{offset}");
+            }
         }
         (format!("k {now} {number} {function}"), tail)
     })
@@ -247,6 +251,15 @@ fn begin(
         return None;
     }
     let (context, _) = engine.current()?;
+    start_in(engine, context, stream, words)
+}
+
+fn start_in(
+    engine: &Engine,
+    context: Context,
+    stream: CUstream,
+    words: impl FnOnce(&mut Trace, usize, u64) -> (String, String),
+) -> Option<Started> {
     static AT_EXIT: Once = Once::new();
     // Before the handlers of the driver, which were registered when it started.
     // SAFETY: a function without arguments that lives as long as the process.
@@ -286,6 +299,35 @@ impl Started {
             std::mem::forget(wait); // dropping it would take the lock once more
         }
         device.relaxed(|| trace.settle(engine, LOOKS));
+    }
+}
+
+/// The pager begins to copy a page on a stream of its own; `context` is current.
+pub fn page_copy(context: Context, lane: usize, bytes: u64, stream: CUstream) -> Option<Started> {
+    if !is_on() {
+        return None;
+    }
+    start_in(engine()?, context, stream, |_, _, now| (format!("c {now} {lane} {bytes}"), String::new()))
+}
+
+/// The pager has seen the end of a copy.
+pub fn page_copied() {
+    if is_on()
+        && let Some(trace) = trace().as_mut()
+    {
+        let now = trace.micros();
+        trace.plain(format!("e {now}\n"));
+    }
+}
+
+/// A launch waited for pages from then until now.
+pub fn stalled(since: Instant) {
+    if is_on()
+        && let Some(trace) = trace().as_mut()
+    {
+        let now = trace.micros();
+        let before = since.elapsed().as_micros() as u64;
+        trace.plain(format!("s {} {now}\n", now.saturating_sub(before)));
     }
 }
 

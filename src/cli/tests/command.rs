@@ -147,8 +147,7 @@ fn replay_plays_a_trace_and_refuses_what_is_none() {
     assert!(output.status.success(), "{output:?}");
     let table = self::text(&output.stdout);
     assert!(table.contains("ours / bound") && table.contains("the way home idle"), "{table}");
-    let output =
-        vgmem().arg("replay").arg(&trace).args(["--mem", "8G", "--json", "--mover", "on"]).output().unwrap();
+    let output = vgmem().arg("replay").arg(&trace).args(["--mem", "8G", "--json"]).output().unwrap();
     let json = self::text(&output.stdout);
     assert!(json.starts_with('{') && json.contains("\"fetched_bytes\":0"), "{json}");
     std::fs::write(&trace, text + "z 1\n").unwrap();

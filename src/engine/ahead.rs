@@ -1,0 +1,96 @@
+//! Fetching pages before they are asked for, beside running work (see `overlap`).
+
+use std::sync::atomic::Ordering;
+
+use vgmem_policy::{PageRef, Standings};
+
+use crate::device::{Context, Device};
+use crate::exchange::For;
+use crate::overlap::{HOME, Motion, OUT};
+use crate::pool::{Pool, State};
+
+/// Pages of the largest size that may be on their way home eagerly: one that is copied, and the next one.
+const EAGER: u64 = 2;
+/// Bytes on their way in one direction that keep the link busy between two looks.
+const WINDOW: u64 = 128 << 20;
+/// Bytes that are on their way on a lane.
+pub(crate) fn bytes_on(lane: usize, motions: &[Motion]) -> u64 {
+    motions.iter().filter(|motion| motion.lane == lane).map(|motion| motion.frame.bytes).sum()
+}
+
+impl<D: Device> Pool<D> {
+    /// Fetches what is expected to be needed next, as far as that costs hardly more copies; whether anything is on
+    /// its way. Leaves `reserved` bytes at home to a launch that waits.
+    pub fn look_ahead(&self, home: u8, context: Context, reserved: u64) -> bool {
+        let Ok(mut motions) = self.motions[home as usize].try_lock() else { return true };
+        self.land_motions(&mut motions);
+        let whom = For { home, context };
+        let window = self.window(whom);
+        let (out, inbound) = (bytes_on(OUT, &motions), bytes_on(HOME, &motions));
+        // Enough is on its way home: looked at again when a copy is over.
+        if inbound + self.config.page_bytes.min(window) / 2 >= window.max(2)
+            || self.must_rest(home)
+            || !self.is_stirred(home)
+        {
+            return !motions.is_empty();
+        }
+        let eager = (EAGER * self.config.page_bytes).saturating_sub(inbound);
+        let (standings, free) = {
+            let state = self.lock();
+            let tier = &state.tiers[home as usize];
+            let free = (tier.capacity + tier.exchange).saturating_sub(tier.used) + tier.spare;
+            (self.standings(&state, whom), free)
+        };
+        let mut free = free.saturating_sub(reserved);
+        let plan = {
+            let pager = self.pager();
+            let eager = if pager.is_behind() { eager } else { 0 };
+            pager.ahead(&standings, free + out, window.saturating_sub(inbound), eager)
+        };
+        for page in plan.fetch {
+            if page.bytes > free || !self.begin_home(whom, &mut motions, page) {
+                break;
+            }
+            free -= page.bytes;
+        }
+        let mut gone = out;
+        for page in plan.evict {
+            if gone + page.bytes > window || !self.begin_out(whom, &mut motions, page) {
+                break;
+            }
+            gone += page.bytes;
+        }
+        !motions.is_empty()
+    }
+
+    /// Something has happened that may move pages.
+    pub(crate) fn stir(&self) {
+        self.stirred.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether something has happened since this was asked for the GPU.
+    fn is_stirred(&self, home: u8) -> bool {
+        let now = self.stirred.load(Ordering::Acquire);
+        self.looked[home as usize].swap(now, Ordering::AcqRel) != now
+    }
+
+    /// Bytes that may be on their way in one direction: enough for the link, or the largest pages two at a time.
+    pub(crate) fn window(&self, whom: For) -> u64 {
+        let most = self.config.gpus[whom.home as usize].exchange.max(1);
+        most.min(WINDOW.max(2 * self.config.page_bytes))
+    }
+
+    /// All allocations as they stand: the pages that may move.
+    pub(crate) fn standings(&self, state: &State, whom: For) -> Standings {
+        let mut standings = Standings::default();
+        for (slot, allocation) in state.allocations.iter() {
+            let pages = allocation.pages.iter().filter_map(|&id| {
+                let page = state.pages.get(id).filter(|page| !page.moving)?;
+                let of = PageRef { page: id, object: slot, bytes: page.bytes };
+                self.may_move(id, allocation, whom).then_some((of, page.tier == whom.home as usize))
+            });
+            standings.push(slot, allocation.uses.is_over(&state.done), pages);
+        }
+        standings
+    }
+}
