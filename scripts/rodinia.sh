@@ -62,7 +62,7 @@ lud|lud/cuda|$CU -DGPU_TIMER -I../common lud.cu lud_kernel.cu ../common/common.c
 lavaMD|lavaMD|$CC -DOUTPUT -c main.c util/timer/timer.c util/num/num.c && $CU -c kernel/kernel_gpu_cuda_wrapper.cu \
 util/device/device.cu && $CU *.o -o program -Xcompiler -fopenmp|./program -boxes1d 24|result.txt
 particlefilter_naive|particlefilter|$CU ex_particle_CUDA_naive_seq.cu -o program|\
-./program -x 128 -y 128 -z 10 -np 100000|
+./program -x 128 -y 128 -z 10 -np 300000|
 particlefilter_float|particlefilter|$CU ex_particle_CUDA_float_seq.cu -o program|\
 ./program -x 128 -y 128 -z 10 -np 100000|
 backprop|backprop|$CC -c backprop.c facetrain.c imagenet.c && $CU -c backprop_cuda.cu && \

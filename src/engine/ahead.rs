@@ -24,6 +24,7 @@ impl<D: Device> Pool<D> {
     pub fn look_ahead(&self, home: u8, context: Context, reserved: u64) -> bool {
         let Ok(mut motions) = self.motions[home as usize].try_lock() else { return true };
         self.land_motions(&mut motions);
+        let held = self.show_waiting(home, &motions);
         let whom = For { home, context };
         let window = self.window(whom);
         let (out, inbound) = (bytes_on(OUT, &motions), bytes_on(HOME, &motions));
@@ -54,7 +55,7 @@ impl<D: Device> Pool<D> {
             free -= page.bytes;
         }
         let mut gone = out;
-        for page in plan.evict {
+        for page in plan.evict.into_iter().take_while(|_| !held) {
             if gone + page.bytes > window || !self.begin_out(whom, &mut motions, page) {
                 break;
             }

@@ -100,8 +100,8 @@ impl<D: Device> Pool<D> {
         self.displaced.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// A launch of a function, by a number of the caller's, names these addresses. Notes the use, and says whether pages
-    /// of theirs lie away from `home`.
+    /// A launch of a function, by a number of the caller's, names these addresses. Notes the use, and says whether
+    /// pages of theirs lie away from `home`.
     pub fn note_launch(&self, home: u8, function: u64, addresses: &[u64]) -> bool {
         let state = self.lock();
         let named = self.named(&state, addresses);

@@ -14,6 +14,7 @@ mod map;
 mod overlap;
 mod pool;
 mod relocate;
+mod show;
 mod slab;
 mod small;
 mod snapshot;

@@ -22,7 +22,7 @@ use vgmem_policy::PageRef;
 
 use crate::ahead::bytes_on;
 
-use crate::device::{Context, Copies, Device, DriverError};
+use crate::device::{Context, Copies, Device};
 use crate::exchange::{For, Frame};
 use crate::map::PageId;
 use crate::pool::{Allocation, Note, Pool, State};
@@ -31,8 +31,6 @@ use crate::uses::Using;
 /// Copies from home to elsewhere, and the other way.
 pub(crate) const OUT: usize = 0;
 pub(crate) const HOME: usize = 1;
-/// Times that a page is tried to be shown.
-const TRIES: usize = 3;
 
 /// A page on its way into a frame.
 #[derive(Debug)]
@@ -101,10 +99,15 @@ impl<D: Device> Pool<D> {
     pub fn advance(&self, home: u8, context: Context, named: &[u32], patient: bool) -> Progress {
         let Ok(mut motions) = self.motions[home as usize].try_lock() else { return Progress::Waiting(0) };
         self.land_motions(&mut motions);
+        let held = self.show_waiting(home, &motions);
         let whom = For { home, context };
         let (missing, hidden, coming) = self.wanting(whom, named);
-        for page in hidden {
-            let _ = self.show_page(page); // tried again; what stays hidden in the end is loud
+        if missing.is_empty() && !coming && !hidden.is_empty() {
+            if bytes_on(OUT, &motions) > 0 {
+                self.show_later(home, named);
+                return Progress::Waiting(0);
+            }
+            self.show_pages(&hidden); // tried again; what stays hidden in the end is loud
         }
         if missing.is_empty() {
             return if coming { Progress::Waiting(0) } else { Progress::Ready };
@@ -126,7 +129,7 @@ impl<D: Device> Pool<D> {
         let window = self.window(whom);
         let wanted = left.min(window).saturating_sub(out);
         let (room, in_use) = self.room_for(whom, named, wanted, patient);
-        for page in room {
+        for page in room.into_iter().take_while(|_| !held) {
             if !self.begin_out(whom, &mut motions, page) {
                 break;
             }
@@ -164,28 +167,6 @@ impl<D: Device> Pool<D> {
             all.map(|(slot, _)| slot).collect()
         };
         self.show_hidden(|page| homes.binary_search(&page.object).is_ok())
-    }
-
-    /// Maps hidden pages at their addresses. Those of allocations that are being freed are nobody's. The lock on
-    /// motions is held.
-    pub(crate) fn show_hidden(&self, which: impl Fn(&PageRef) -> bool) -> u64 {
-        if self.hidden.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
-        let hidden: Vec<PageRef> = {
-            let state = self.lock();
-            let live = state.pages.iter().filter(|(_, page)| !page.shown && page.allocation != 0);
-            let refs =
-                live.map(|(id, page)| PageRef { page: id, object: page.allocation, bytes: page.bytes });
-            refs.filter(which).collect()
-        };
-        let count = hidden.len() as u64;
-        for page in hidden {
-            if (0..TRIES).all(|_| self.show_page(page.page).is_err()) {
-                self.device.complain("a page could not be mapped again");
-            }
-        }
-        count
     }
 
     /// Waits for the copies of some motions, and ends them.
@@ -347,30 +328,28 @@ impl<D: Device> Pool<D> {
         left.map(|from| (address, from, sum))
     }
 
-    /// Ends the motions whose copies are over.
+    /// Ends motions whose copies are over: those out, and one home. Mapping a page can take as long as a copy while
+    /// others are under way (docs/DRIVER_FACTS.md), and new copies should begin meanwhile.
     pub(crate) fn land_motions(&self, motions: &mut Vec<Motion>) {
-        let mut waiting = [false; 2];
-        let mut index = 0;
-        while index < motions.len() {
-            let motion = &motions[index];
-            if waiting[motion.lane] {
-                index += 1;
-                continue;
-            }
-            match self.device.are_over(motion.copies, motion.context) {
-                Ok(false) if !self.device.breaks("landing") => {
-                    waiting[motion.lane] = true;
-                    index += 1;
-                }
-                Ok(_) => self.landed(motions.remove(index)),
-                Err(_) => {
-                    // The context is lost. Whether the copy ran is not known: its frame is left alone.
-                    let motion = motions.remove(index);
-                    self.lock().lost += motion.frame.bytes;
-                    self.stayed(motion.page.page);
-                }
+        while self.land_first(OUT, motions) {}
+        self.land_first(HOME, motions);
+    }
+
+    /// Ends the oldest motion of a lane if its copy is over; whether it is.
+    fn land_first(&self, lane: usize, motions: &mut Vec<Motion>) -> bool {
+        let Some(index) = motions.iter().position(|motion| motion.lane == lane) else { return false };
+        let motion = &motions[index];
+        match self.device.are_over(motion.copies, motion.context) {
+            Ok(false) if !self.device.breaks("landing") => return false,
+            Ok(_) => self.landed(motions.remove(index)),
+            Err(_) => {
+                // The context is lost. Whether the copy ran is not known: its frame is left alone.
+                let motion = motions.remove(index);
+                self.lock().lost += motion.frame.bytes;
+                self.stayed(motion.page.page);
             }
         }
+        true
     }
 
     /// The copy is over: the page's memory is the frame's now, and its old memory a spare frame.
@@ -398,7 +377,7 @@ impl<D: Device> Pool<D> {
         let Some((handle, tier, shadow)) = old else { return self.spare(frame) };
         self.spare(Frame { handle, tier, bytes: page.bytes, shadow, home });
         if lane == HOME {
-            let _ = self.show_page(page.page); // tried again before its next use
+            self.show_later(home, &[page.object]);
         }
     }
 
@@ -407,27 +386,5 @@ impl<D: Device> Pool<D> {
         if let Some(one) = self.lock().pages.get_mut(page) {
             one.moving = false;
         }
-    }
-
-    /// Maps a hidden page at its address.
-    fn show_page(&self, page: u32) -> Result<(), DriverError> {
-        let hidden = {
-            let state = self.lock();
-            state
-                .pages
-                .get(page)
-                .filter(|one| !one.shown && !one.moving)
-                .map(|one| (one.address, one.bytes, one.handle))
-        };
-        let Some((address, bytes, handle)) = hidden else { return Ok(()) };
-        if self.device.breaks("hide") {
-            let _ = self.device.unmap(address, bytes);
-        }
-        self.show_at(address, bytes, self.map.access_of(PageId(page)), handle)?;
-        if let Some(one) = self.lock().pages.get_mut(page) {
-            (one.shown, one.sum) = (true, None);
-            self.hidden.fetch_sub(1, Ordering::AcqRel);
-        }
-        Ok(())
     }
 }

@@ -200,6 +200,8 @@ pub struct Pool<D: Device> {
     /// For each home GPU its pages that move beside running work. Locked before the state, the lower GPU first; held
     /// across the calls of a move, which may wait as long as another thread's call on that GPU.
     pub(crate) motions: Vec<Mutex<Vec<Motion>>>,
+    /// For each home GPU the allocations whose pages are all at home and wait to be mapped. Locked for a moment only.
+    pub(crate) unshown: Vec<Mutex<Vec<u32>>>,
     /// The newest note says that a launch waits.
     waits: AtomicBool,
     /// Counts what may let pages move.
@@ -247,6 +249,7 @@ impl<D: Device> Pool<D> {
         let map = PageMap::new(config.base, config.bytes);
         let motions = config.gpus.iter().map(|_| Mutex::default()).collect();
         let looked = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
+        let unshown = config.gpus.iter().map(|_| Mutex::default()).collect();
         Pool {
             device,
             config,
@@ -258,6 +261,7 @@ impl<D: Device> Pool<D> {
             pager: Mutex::default(),
             notes: Mutex::default(),
             motions,
+            unshown,
             waits: AtomicBool::new(false),
             stirred: AtomicU64::new(1),
             looked,

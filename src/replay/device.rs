@@ -193,9 +193,12 @@ impl Device for VirtualDevice {
         Ok(())
     }
 
-    fn grant(&self, address: u64, bytes: u64, _gpu: u8) -> Result<(), DriverError> {
+    /// The driver waits for copies to the host that are under way (docs/DRIVER_FACTS.md).
+    fn grant(&self, address: u64, bytes: u64, gpu: u8) -> Result<(), DriverError> {
         let mut world = self.world();
         let costs = world.machine.costs;
+        let now = world.now;
+        world.now = world.lanes[gpu as usize].end_of(OUT, now);
         let mut at = address;
         while at < address + bytes {
             let host = world.is_host(at) == Some(true);

@@ -99,6 +99,14 @@ impl Lanes {
         end
     }
 
+    /// When the copies of a lane are over, as far as is known now.
+    pub(crate) fn end_of(&self, lane: usize, now: Nanos) -> Nanos {
+        let mut later = Lanes { lanes: self.lanes.clone(), at: self.at, ..Lanes::new(self.rates) };
+        later.settle(now);
+        while !later.lanes[lane].copies.is_empty() && later.step(None).is_some() {}
+        later.at.max(now)
+    }
+
     fn settle(&mut self, now: Nanos) {
         while self.at < now && self.step(Some(now)).is_some() {}
         self.at = self.at.max(now);

@@ -247,7 +247,7 @@ impl Trace {
                 Record::Wait(from, to)
             }
             // What the pager did when it was recorded: it does it anew.
-            "c" | "e" | "s" => return Ok(()),
+            "c" | "d" | "e" | "s" => return Ok(()),
             word => return Err(format!("`{word}` begins no record")),
         };
         words.end()?;

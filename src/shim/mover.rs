@@ -1,9 +1,9 @@
-//! A thread for each GPU that moves pages beside running work (rule S4), so that copies go on while the program's thread
-//! launches, computes or sits in a wait of the driver.
+//! A thread for each GPU that moves pages beside running work (rule S4), so that copies go on while the program's
+//! thread launches, computes or sits in a wait of the driver.
 //!
-//! Launches post what they want and wait; the thread serves the one that waits, and fetches ahead what is expected next.
-//! It sleeps while nothing moves and nothing runs. Where it could not be started, and once the process has begun to exit,
-//! whoever needs pages takes the same steps himself.
+//! Launches post what they want and wait; the thread serves the one that waits, and fetches ahead what is expected
+//! next. It sleeps while nothing moves and nothing runs. Where it could not be started, and once the process has begun
+//! to exit, whoever needs pages takes the same steps himself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use vgmem_engine::{Context, Progress};
 
 use crate::start::{Engine, engine};
-use crate::{fork, marks, pager, quiet};
+use crate::{fork, marks, pager, quiet, trace};
 
 /// GPUs that can be named by one bit each.
 const GPUS: usize = 64;
@@ -206,7 +206,7 @@ fn step(engine: &Engine, gpu: u8) -> Found {
     if context == 0 || (own && OVER.load(Ordering::SeqCst)) {
         return nothing;
     }
-    let running = !marks::poll(engine);
+    let running = !trace::call("poll", || marks::poll(engine));
     if !pager::is_calm(engine) {
         return Found { running, ..nothing };
     }
@@ -214,7 +214,8 @@ fn step(engine: &Engine, gpu: u8) -> Found {
     let mut reserved = 0;
     if let Some(demand) = &demand {
         let patient = Instant::now() < demand.patient;
-        let progress = match engine.pool.advance(gpu, demand.context, &demand.named, patient) {
+        let advance = || engine.pool.advance(gpu, demand.context, &demand.named, patient);
+        let progress = match trace::call("advance", advance) {
             Progress::Ready => READY,
             Progress::Stuck => STUCK,
             Progress::Waiting(bytes) => {
@@ -224,7 +225,7 @@ fn step(engine: &Engine, gpu: u8) -> Found {
         };
         mover.progress.store(demand.ticket << 2 | progress, Ordering::Release);
     }
-    let moving = engine.pool.look_ahead(gpu, context, reserved);
+    let moving = trace::call("look-ahead", || engine.pool.look_ahead(gpu, context, reserved));
     Found { moving: moving || demand.is_some(), running }
 }
 

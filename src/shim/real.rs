@@ -277,12 +277,14 @@ impl Device for Driver {
 
     fn map(&self, address: u64, bytes: u64, handle: Handle) -> Result<(), DriverError> {
         // SAFETY: the engine maps into its own arena.
-        DriverError::check(unsafe { (self.call.cuMemMap)(address, bytes as usize, 0, handle, 0) })
+        let map = || unsafe { (self.call.cuMemMap)(address, bytes as usize, 0, handle, 0) };
+        DriverError::check(trace::call("map", map))
     }
 
     fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
         // SAFETY: the engine unmaps what it mapped, after the work that may use it.
-        DriverError::check(unsafe { (self.call.cuMemUnmap)(address, bytes as usize) })
+        let unmap = || unsafe { (self.call.cuMemUnmap)(address, bytes as usize) };
+        DriverError::check(trace::call("unmap", unmap))
     }
 
     fn grant(&self, address: u64, bytes: u64, gpu: u8) -> Result<(), DriverError> {
@@ -291,9 +293,8 @@ impl Device for Driver {
             flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: the descriptor is live; the range is mapped by the engine.
-        DriverError::check(unsafe {
-            (self.call.cuMemSetAccess)(address, bytes as usize, &raw const access, 1)
-        })
+        let grant = || unsafe { (self.call.cuMemSetAccess)(address, bytes as usize, &raw const access, 1) };
+        DriverError::check(trace::call("grant", grant))
     }
 
     fn copy(&self, to: u64, from: u64, bytes: u64, _gpu: u8, context: Context) -> Result<(), DriverError> {
@@ -315,7 +316,8 @@ impl Device for Driver {
             let stream = self.lane(context, lane)?;
             let traced = trace::page_copy(context, lane, bytes, stream);
             // SAFETY: the engine mapped both ranges and gave the context's GPU access to them.
-            let rc = unsafe { (self.call.cuMemcpyDtoDAsync_v2)(to, from, bytes as usize, stream) };
+            let copy = || unsafe { (self.call.cuMemcpyDtoDAsync_v2)(to, from, bytes as usize, stream) };
+            let rc = trace::call("copy", copy);
             trace::done(traced, rc);
             DriverError::check(rc)?;
             if broken::is("verify") {

@@ -2,15 +2,15 @@
 //!
 //! One record a line; `src/replay` describes them. Two timed events stand around each operation, on its own stream, so
 //! a traced program runs a little slower. Records are written in the order of the calls, as soon as the operations
-//! before them are over; what is not over when the process exits is left out. Not recorded: what is captured into graphs,
-//! the graphs' launches, copies of boxes and arrays, copies between contexts.
+//! before them are over; what is not over when the process exits is left out. Not recorded: what is captured into
+//! graphs, the graphs' launches, copies of boxes and arrays, copies between contexts.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use vgmem_abi::*;
 use vgmem_engine::Context;
@@ -21,6 +21,8 @@ use crate::{fork, trust};
 
 /// Bytes of text that are gathered before they are written.
 const CHUNK: usize = 1 << 16;
+/// What the pager does is recorded where it takes longer.
+const LONG: Duration = Duration::from_micros(20);
 /// Operations that are looked at after each one.
 const LOOKS: usize = 8;
 
@@ -318,6 +320,23 @@ pub fn page_copied() {
         let now = trace.micros();
         trace.plain(format!("e {now}\n"));
     }
+}
+
+/// Something that the pager does; recorded with its nanoseconds where that is long.
+#[inline]
+pub fn call<T>(name: &str, work: impl FnOnce() -> T) -> T {
+    if !is_on() {
+        return work();
+    }
+    let begin = Instant::now();
+    let answer = work();
+    if begin.elapsed() >= LONG
+        && let Some(trace) = trace().as_mut()
+    {
+        let (now, took) = (trace.micros(), begin.elapsed().as_nanos());
+        trace.plain(format!("d {now} {name} {took}\n"));
+    }
+    answer
 }
 
 /// A launch waited for pages from then until now.
