@@ -195,6 +195,7 @@ impl<D: Device> Pool<D> {
             .collect();
         let tier = &state.tiers[home];
         let room = tier.capacity.saturating_sub(tier.used - tier.spare);
+        drop(state); // a plan takes longer than others may wait
         self.pager().exchange(&named, &missing, &resident, room)
     }
 

@@ -54,6 +54,19 @@ impl Motion {
 #[derive(Debug)]
 pub struct Still<'a>(#[allow(dead_code)] Vec<MutexGuard<'a, Vec<Motion>>>);
 
+/// What a launch still wants.
+#[derive(Default)]
+struct Wants {
+    /// Pages elsewhere that may come home.
+    missing: Vec<PageRef>,
+    /// Pages that wait to be shown where they lie.
+    hidden: Vec<u32>,
+    /// Some are on their way.
+    coming: bool,
+    /// Bytes elsewhere that work in flight uses there.
+    in_use: u64,
+}
+
 /// How far a launch's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -90,8 +103,9 @@ impl<D: Device> Pool<D> {
 
     /// Whether all pages of a launch that may come home are there. Takes no lock on motions.
     pub fn are_at_home(&self, home: u8, using: &Using) -> bool {
-        let (missing, hidden, coming) = self.wanting(For { home, context: 0 }, &using.named());
-        missing.is_empty() && hidden.is_empty() && !coming
+        let Wants { missing, hidden, coming, in_use } =
+            self.wanting(For { home, context: 0 }, &using.named());
+        missing.is_empty() && hidden.is_empty() && !coming && in_use == 0
     }
 
     /// Does what can be done now so that the named allocations' pages get home, without waiting for anything. A
@@ -101,7 +115,10 @@ impl<D: Device> Pool<D> {
         self.land_motions(&mut motions);
         let held = self.show_waiting(home, &motions);
         let whom = For { home, context };
-        let (missing, hidden, coming) = self.wanting(whom, named);
+        let Wants { missing, hidden, coming, in_use } = self.wanting(whom, named);
+        if missing.is_empty() && in_use > 0 {
+            return Progress::Waiting(in_use); // somebody uses them where they lie
+        }
         if missing.is_empty() && !coming && !hidden.is_empty() {
             if bytes_on(OUT, &motions) > 0 {
                 self.show_later(home, named);
@@ -128,13 +145,17 @@ impl<D: Device> Pool<D> {
         let out = bytes_on(OUT, &motions);
         let window = self.window(whom);
         let wanted = left.min(window).saturating_sub(out);
-        let (room, in_use) = self.room_for(whom, named, wanted, patient);
+        let (room, others) = self.room_for(whom, named, wanted, patient);
         for page in room.into_iter().take_while(|_| !held) {
             if !self.begin_out(whom, &mut motions, page) {
                 break;
             }
         }
-        if motions.is_empty() && !in_use { Progress::Stuck } else { Progress::Waiting(left) }
+        if motions.is_empty() && !others && in_use == 0 {
+            Progress::Stuck
+        } else {
+            Progress::Waiting(left + in_use)
+        }
     }
 
     /// Shows all pages of the named allocations where they lie, after the copies that are under way. They stay so until
@@ -209,24 +230,29 @@ impl<D: Device> Pool<D> {
     }
 
     /// Pages of the named allocations: elsewhere, hidden at home, and whether some are on their way.
-    fn wanting(&self, whom: For, named: &[u32]) -> (Vec<PageRef>, Vec<u32>, bool) {
+    fn wanting(&self, whom: For, named: &[u32]) -> Wants {
         let state = self.lock();
-        let (mut missing, mut hidden, mut coming) = (Vec::new(), Vec::new(), false);
-        for &slot in named {
-            let Some(allocation) = state.allocations.get(slot) else { continue };
+        let mut wants = Wants::default();
+        let Wants { missing, hidden, coming, in_use } = &mut wants;
+        // Those of other GPUs are moved and shown under another lock.
+        let own = named.iter().filter_map(|&slot| Some((slot, state.allocations.get(slot)?)));
+        for (slot, allocation) in own.filter(|(_, allocation)| allocation.home == whom.home) {
+            let busy = !allocation.uses.are_passed(&state.done);
             for &id in &allocation.pages {
                 let Some(page) = state.pages.get(id) else { continue };
                 let at_home = page.tier == whom.home as usize;
                 if page.moving {
-                    coming = true;
+                    *coming = true;
                 } else if !page.shown && (at_home || !self.may_move(id, allocation, whom)) {
                     hidden.push(id);
+                } else if !at_home && busy && self.may_move(id, allocation, whom) {
+                    *in_use += page.bytes;
                 } else if !at_home && self.may_move(id, allocation, whom) {
                     missing.push(PageRef { page: id, object: slot, bytes: page.bytes });
                 }
             }
         }
-        (missing, hidden, coming)
+        wants
     }
 
     /// Only pages that no other GPU has access to move.

@@ -278,8 +278,8 @@ impl<D: Device> Pool<D> {
         notes.push(note);
         let many = notes.len() >= MANY_NOTES;
         drop(notes);
-        if many {
-            drop(self.pager());
+        if many && let Ok(mut pager) = self.pager.try_lock() {
+            self.tell(&mut pager);
         }
         self.stir();
     }
@@ -287,6 +287,11 @@ impl<D: Device> Pool<D> {
     /// The pager, who has heard of everything.
     pub(crate) fn pager(&self) -> MutexGuard<'_, Pager> {
         let mut pager = self.pager.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tell(&mut pager);
+        pager
+    }
+
+    fn tell(&self, pager: &mut Pager) {
         let notes = std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner));
         for note in notes {
             match note {
@@ -295,7 +300,6 @@ impl<D: Device> Pool<D> {
                 Note::Gone(slot) => pager.forget(slot),
             }
         }
-        pager
     }
 
     /// The page that holds `address`; `None` where the address is not the pool's. At most 10 ns, no lock.

@@ -93,8 +93,12 @@ impl<D: Device> Pool<D> {
             let tier = home as usize;
             // Of others the rest is awaited.
             let is_whole = |slot: &u32| {
-                let is_there = |id: &u32| state.pages.get(*id).is_some_and(|p| p.tier == tier && !p.moving);
-                state.allocations.get(*slot).is_some_and(|of| of.pages.iter().all(is_there))
+                let is_there = |id: &u32| {
+                    let at_home = state.pages.get(*id).is_some_and(|p| p.tier == tier && !p.moving);
+                    at_home || self.map.access_of(PageId(*id)) != 1 << home // others never come
+                };
+                let own = state.allocations.get(*slot).filter(|of| of.home == home);
+                own.is_some_and(|of| of.pages.iter().all(is_there))
             };
             unshown.retain(is_whole);
             if unshown.is_empty() {
@@ -126,7 +130,14 @@ impl<D: Device> Pool<D> {
         }
         for page in &run[..mapped] {
             if self.device.unmap(page.address, page.bytes).is_err() {
+                // It is there, perhaps without access, and must not move under whoever uses it.
                 self.device.complain("a page could not be mapped again");
+                self.is_shown(page.page);
+                let mut state = self.lock();
+                let slot = state.pages.get(page.page).map_or(0, |one| one.allocation);
+                if let Some(allocation) = state.allocations.get_mut(slot) {
+                    allocation.pinned = true;
+                }
             }
         }
         false

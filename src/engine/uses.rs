@@ -182,7 +182,6 @@ impl<D: Device> Pool<D> {
         if using.is_empty() {
             return;
         }
-        self.stir();
         let mut state = self.lock();
         let State { allocations, everything, done, .. } = &mut *state;
         for uses in of_gpus(everything, using.everything) {
@@ -194,6 +193,8 @@ impl<D: Device> Pool<D> {
                 allocation.uses.end(using.ready, ended, done);
             }
         }
+        drop(state);
+        self.stir();
     }
 
     /// A stream has passed all work up to this mark.

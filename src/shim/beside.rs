@@ -41,9 +41,8 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &
     let wanted = turn.is_some().then(|| Wanted::post(context, gpu, using.named(), begin_own + PATIENCE));
     while let Some(wanted) = &wanted {
         match wanted.look(engine, context) {
-            Progress::Ready if engine.pool.is_ready(&mut using) => break,
-            Progress::Stuck => break,
-            Progress::Ready | Progress::Waiting(_) => {}
+            Progress::Ready | Progress::Stuck => break,
+            Progress::Waiting(_) => {}
         }
         if !pager::is_calm(engine) || quiet::has_given_up() {
             break;
@@ -56,7 +55,10 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &
     }
     drop(wanted);
     drop(turn);
-    engine.pool.claim(&mut using);
+    // Mostly all is there; what is not, nor can be brought, is shown where it lies.
+    if !engine.pool.is_ready(&mut using) {
+        engine.pool.claim(&mut using);
+    }
     stats::WAITED_BESIDE.add_since(begin);
     trace::stalled(begin);
     using

@@ -124,7 +124,7 @@ pub fn nudge(engine: &Engine, context: Context, gpu: u8) {
             }
         }
         _ => {
-            step(engine, gpu);
+            step(engine, gpu, false);
         }
     }
 }
@@ -169,22 +169,26 @@ fn run(gpu: u8) {
     let mover = of(gpu);
     let mut moved = Instant::now();
     while !OVER.load(Ordering::SeqCst) {
-        let found = step(engine, gpu);
+        let found = step(engine, gpu, true);
         if found.moving {
             moved = Instant::now();
         }
         if moved.elapsed() < STILL {
             quiet::nap(BUSY_NAP);
-        } else if found.running {
-            std::thread::sleep(IDLE_NAP);
-        } else {
-            mover.awake.store(false, Ordering::SeqCst);
-            if lock(&mover.demand).is_none() {
-                std::thread::park();
-            }
-            mover.awake.store(true, Ordering::SeqCst);
-            moved = Instant::now();
+            continue;
         }
+        // Whoever comes from here on wakes the thread; what came before is seen by one more look.
+        mover.awake.store(false, Ordering::SeqCst);
+        let found = step(engine, gpu, true);
+        match (found.moving, found.running) {
+            (true, _) => moved = Instant::now(),
+            (false, true) => std::thread::park_timeout(IDLE_NAP),
+            (false, false) => {
+                std::thread::park();
+                moved = Instant::now();
+            }
+        }
+        mover.awake.store(true, Ordering::SeqCst);
     }
 }
 
@@ -196,13 +200,13 @@ struct Found {
     running: bool,
 }
 
-fn step(engine: &Engine, gpu: u8) -> Found {
+/// `own`: on the thread of this GPU, which calls nobody once the process has begun to exit. Threads of the program that
+/// go on then take their steps themselves.
+fn step(engine: &Engine, gpu: u8, own: bool) -> Found {
     let mover = of(gpu);
     let nothing = Found { moving: false, running: false };
     let Ok(_step) = mover.step.try_lock() else { return Found { moving: true, ..nothing } };
     let context = mover.context.load(Ordering::Acquire);
-    // A thread of the program that goes on during its exit takes its steps itself.
-    let own = mover.thread.get().is_some_and(|thread| thread.id() == std::thread::current().id());
     if context == 0 || (own && OVER.load(Ordering::SeqCst)) {
         return nothing;
     }

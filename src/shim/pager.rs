@@ -388,6 +388,13 @@ pub fn context_leaves(context: Context) -> Option<impl Sized> {
     Some((still, asleep))
 }
 
+/// A context may be about to end: none of its copies is under way, and none begins until this is dropped.
+pub fn context_may_leave(context: Context) -> Option<impl Sized> {
+    let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
+    let asleep = mover::context_leaves(context);
+    Some((engine.pool.hold_still(context), asleep))
+}
+
 /// The context has not ended after all, and its markers are gone.
 pub fn context_stays() {
     unmarked();

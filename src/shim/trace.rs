@@ -128,14 +128,16 @@ impl Trace {
         (rc == CUDA_SUCCESS).then_some(event)
     }
 
-    /// Moves up to `most` records that are complete into the text, and writes it where it is long.
+    /// Moves records into the text, up to `most` operations that are over, and writes it where it is long.
     fn settle(&mut self, engine: &Engine, most: usize) {
         let call = &engine.pool.device().call;
-        for _ in 0..most {
+        let mut operations = 0;
+        while operations < most {
             match self.entries.front() {
                 None => break,
                 Some(Entry::Timed { events: [_, end], .. }) => {
-                    // SAFETY: our event; its context's end is an error that ends the wait.
+                    operations += 1;
+                    // SAFETY: our event; its context has not ended.
                     let rc = unsafe { (call.cuEventQuery)(*end as CUevent) };
                     if rc == CUDA_ERROR_NOT_READY {
                         break;
@@ -268,14 +270,16 @@ fn start_in(
     AT_EXIT.call_once(|| unsafe {
         libc::atexit(at_exit);
     });
-    let mut trace = trace();
-    let trace = trace.as_mut()?;
-    let (number, now) = (trace.stream(context, stream), trace.micros());
-    let (head, tail) = words(trace, number, now);
-    let device = engine.pool.device();
-    let event = trace.event(engine, context)?;
-    // SAFETY: our event, on the stream that the program is about to use.
-    if device.relaxed(|| unsafe { (device.call.cuEventRecord)(event, stream) }) != CUDA_SUCCESS {
+    let (head, tail, event) = {
+        let mut trace = trace();
+        let trace = trace.as_mut()?;
+        let (number, now) = (trace.stream(context, stream), trace.micros());
+        let (head, tail) = words(trace, number, now);
+        (head, tail, trace.event(engine, context)?)
+    };
+    // Without the lock: it may wait as a launch on this stream would.
+    if !record(engine, event, stream) {
+        give_back(context, &[event as usize]);
         return None;
     }
     Some(Started { head, tail, context, begin: event as usize, stream: stream as usize, wait: None })
@@ -284,23 +288,49 @@ fn start_in(
 impl Started {
     fn done(self, rc: CUresult) {
         let Some(engine) = engine() else { return };
-        let mut trace = trace();
-        let Some(trace) = trace.as_mut().filter(|_| rc == CUDA_SUCCESS) else { return };
-        let Some(event) = trace.event(engine, self.context) else { return };
-        let device = engine.pool.device();
-        let stream = self.stream as CUstream;
-        // SAFETY: our event, on the stream that the program has just used.
-        if device.relaxed(|| unsafe { (device.call.cuEventRecord)(event, stream) }) != CUDA_SUCCESS {
-            return;
+        if rc != CUDA_SUCCESS {
+            return give_back(self.context, &[self.begin]);
         }
+        let event = trace().as_mut().and_then(|trace| trace.event(engine, self.context));
+        let Some(event) = event else { return };
         let events = [self.begin, event as usize];
+        if !record(engine, event, self.stream as CUstream) {
+            return give_back(self.context, &events);
+        }
+        let mut trace = trace();
+        let Some(trace) = trace.as_mut() else { return };
         let Started { head, tail, context, wait, .. } = self;
         trace.entries.push_back(Entry::Timed { head, tail, context, events });
         if let Some(wait) = wait {
             trace.waited(&wait);
             std::mem::forget(wait); // dropping it would take the lock once more
         }
-        device.relaxed(|| trace.settle(engine, LOOKS));
+        engine.pool.device().relaxed(|| trace.settle(engine, LOOKS));
+    }
+}
+
+/// Records an event on a stream that the program uses.
+fn record(engine: &Engine, event: CUevent, stream: CUstream) -> bool {
+    let device = engine.pool.device();
+    // SAFETY: our event, on a stream of the program's current context.
+    device.relaxed(|| unsafe { (device.call.cuEventRecord)(event, stream) }) == CUDA_SUCCESS
+}
+
+fn give_back(context: Context, events: &[usize]) {
+    if let Some(trace) = trace().as_mut() {
+        trace.free.entry(context).or_default().extend(events);
+    }
+}
+
+/// A context may be about to end, and its events with it: what is not over is left out.
+pub fn context_leaves(context: Context) {
+    if is_on()
+        && let Some(engine) = engine()
+        && let Some(trace) = trace().as_mut()
+    {
+        engine.pool.device().relaxed(|| trace.settle(engine, usize::MAX));
+        trace.entries.retain(|entry| !matches!(entry, Entry::Timed { context: of, .. } if *of == context));
+        trace.free.remove(&context);
     }
 }
 
