@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use vgmem_policy::Placement;
 
 use crate::free::Freed;
 use crate::overlap::Progress;
 use crate::pool::Pool;
-use crate::testing::{G, Mock};
+use crate::testing::{G, Mock, pool};
 use crate::tests::{ask, check, pages};
 use crate::tests_pager::small;
 use crate::uses::{Ended, Mark};
@@ -346,4 +347,49 @@ proptest! {
         }
         prop_assert_eq!(world.end(), 0);
     }
+}
+
+/// A launch of one GPU that names memory of another's shows none of its pages: they move under another lock.
+#[test]
+fn pages_of_another_gpu_are_not_shown() {
+    let mut config = pool(&[8, 0], 64, 4, Placement::Home).config().clone();
+    (config.gpus[0].exchange, config.host_exchange) = (4 * G, 4 * G);
+    let mock = Mock::default();
+    mock.0.lock().unwrap().left = vec![12 * G, 0, 68 * G];
+    let pool = Pool::new(mock, config);
+    let [first, second] = [0; 2].map(|_| pool.allocate(ask(0, 8 * G)).unwrap());
+    pool.nothing_in_flight();
+    let mut using = pool.begin_use(&[second]);
+    pool.note_use(0, &using);
+    let mut asked = 0;
+    while pool.advance(0, 100, &using.named(), false) != Progress::Ready {
+        asked += 1;
+        assert!(asked < PATIENCE, "the second allocation comes for the first");
+    }
+    assert!(pool.is_ready(&mut using) && has_hidden(&pool) && pool.device().read(first).is_none());
+    let other = pool.begin_use(&[first]);
+    assert_eq!(pool.advance(1, 101, &other.named(), false), Progress::Ready);
+    assert!(pool.device().read(first).is_none());
+    pool.end_use(other, Ended::Nothing);
+    pool.end_use(using, Ended::Nothing);
+}
+
+/// Pages that work in flight uses where they lie are waited for, and nobody leaves for them meanwhile.
+#[test]
+fn pages_in_use_elsewhere_make_nobody_leave() {
+    let mut world = World::new(16);
+    (0..3).for_each(|_| world.allocate(8));
+    let away = world.live[2].base;
+    let mut copy = world.pool.begin_use(&[away]);
+    assert!(world.pool.is_ready(&mut copy));
+    let launch = world.pool.begin_use(&[away]);
+    for _ in 0..PATIENCE {
+        assert_eq!(world.pool.advance(0, 100, &launch.named(), false), Progress::Waiting(8 * G));
+    }
+    assert!(world.pool.lock_motions(0).is_empty() && !has_hidden(&world.pool));
+    world.pool.end_use(copy, Ended::Nothing);
+    assert!(matches!(world.pool.advance(0, 100, &launch.named(), false), Progress::Waiting(_)));
+    assert!(!world.pool.lock_motions(0).is_empty());
+    world.pool.end_use(launch, Ended::Nothing);
+    world.end();
 }
