@@ -29,7 +29,10 @@ fn soak(safety: &str, wild: u64) -> Report {
     assert!(outcome.number("steps") > 200, "{safety}: {outcome:#?}");
     for word in ["fds", "threads"] {
         let seen = column(&outcome, word);
-        let (early, late) = (seen.iter().take(seen.len() / 2).max(), seen.last());
+        let (early, late) = seen.split_at(seen.len() / 2);
+        // A thread that waits for the GPU with a deadline comes and goes.
+        let late = if word == "threads" { late.iter().min() } else { late.last() };
+        let early = early.iter().max();
         assert!(seen.len() >= 4 && late <= early, "{safety}: {word} {seen:?}");
     }
     assert_eq!((report.number("live"), report.number("lost")), (0, 0), "{safety}: {report:?}");
