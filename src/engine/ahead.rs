@@ -13,6 +13,7 @@ use crate::pool::{Pool, State};
 const EAGER: u64 = 2;
 /// Bytes on their way in one direction that keep the link busy between two looks.
 const WINDOW: u64 = 128 << 20;
+
 /// Bytes that are on their way on a lane.
 pub(crate) fn bytes_on(lane: usize, motions: &[Motion]) -> u64 {
     motions.iter().filter(|motion| motion.lane == lane).map(|motion| motion.frame.bytes).sum()
@@ -39,7 +40,7 @@ impl<D: Device> Pool<D> {
         let (standings, free) = {
             let state = self.lock();
             let tier = &state.tiers[home as usize];
-            let free = (tier.capacity + tier.exchange).saturating_sub(tier.used) + tier.spare;
+            let free = tier.room() + tier.spare;
             (self.standings(&state, whom), free)
         };
         let mut free = free.saturating_sub(reserved);
@@ -88,7 +89,7 @@ impl<D: Device> Pool<D> {
             let pages = allocation.pages.iter().filter_map(|&id| {
                 let page = state.pages.get(id).filter(|page| !page.moving)?;
                 let of = PageRef { page: id, object: slot, bytes: page.bytes };
-                self.may_move(id, allocation, whom).then_some((of, page.tier == whom.home as usize))
+                self.may_move(id, allocation, whom.home).then_some((of, page.tier == whom.home as usize))
             });
             standings.push(slot, allocation.uses.is_over(&state.done), pages);
         }

@@ -20,7 +20,6 @@ use std::collections::VecDeque;
 use vgmem_policy::{Exchange, PageRef, spill_order};
 
 use crate::device::{Context, Device, DriverError, Handle};
-use crate::map::PageId;
 use crate::pool::{Around, Note, Pool, State};
 use crate::relocate::wait_firmly;
 
@@ -158,20 +157,19 @@ impl<D: Device> Pool<D> {
         self.movable(state, slot, home).any(|(_, tier)| tier != home as usize)
     }
 
-    /// Pages of these allocations that only `home` has access to: others must not move under another GPU.
+    /// Pages of an allocation that may move and are mapped, and the tiers where they lie.
     fn movable<'a>(
         &'a self,
         state: &'a State,
         slot: u32,
         home: u8,
     ) -> impl Iterator<Item = (PageRef, usize)> + 'a {
-        let pages =
-            state.allocations.get(slot).filter(|a| a.home == home && !a.pinned).map_or(&[][..], |a| &a.pages);
-        pages.iter().filter_map(move |&id| {
-            let page = state.pages.get(id)?;
-            let alone = self.map.access_of(PageId(id)) == 1 << home;
-            (alone && page.shown)
-                .then_some((PageRef { page: id, object: slot, bytes: page.bytes }, page.tier))
+        state.allocations.get(slot).into_iter().flat_map(move |allocation| {
+            allocation.pages.iter().filter_map(move |&id| {
+                let page = state.pages.get(id)?;
+                let moves = page.shown && self.may_move(id, allocation, home);
+                moves.then_some((PageRef { page: id, object: slot, bytes: page.bytes }, page.tier))
+            })
         })
     }
 
@@ -292,7 +290,7 @@ impl<D: Device> Pool<D> {
                 return Some(frame);
             }
             let account = &state.tiers[tier];
-            if (account.capacity + account.exchange).saturating_sub(account.used) < bytes {
+            if account.room() < bytes {
                 drop(state);
                 return self.trade_frames(whom, tier, bytes);
             }

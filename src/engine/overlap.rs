@@ -243,11 +243,11 @@ impl<D: Device> Pool<D> {
                 let at_home = page.tier == whom.home as usize;
                 if page.moving {
                     *coming = true;
-                } else if !page.shown && (at_home || !self.may_move(id, allocation, whom)) {
+                } else if !page.shown && (at_home || !self.may_move(id, allocation, whom.home)) {
                     hidden.push(id);
-                } else if !at_home && busy && self.may_move(id, allocation, whom) {
+                } else if !at_home && busy && self.may_move(id, allocation, whom.home) {
                     *in_use += page.bytes;
-                } else if !at_home && self.may_move(id, allocation, whom) {
+                } else if !at_home && self.may_move(id, allocation, whom.home) {
                     missing.push(PageRef { page: id, object: slot, bytes: page.bytes });
                 }
             }
@@ -256,8 +256,8 @@ impl<D: Device> Pool<D> {
     }
 
     /// Only pages that no other GPU has access to move.
-    pub(crate) fn may_move(&self, page: u32, of: &Allocation, whom: For) -> bool {
-        of.home == whom.home && !of.pinned && self.map.access_of(PageId(page)) == 1 << whom.home
+    pub(crate) fn may_move(&self, page: u32, of: &Allocation, home: u8) -> bool {
+        of.home == home && !of.pinned && self.map.access_of(PageId(page)) == 1 << home
     }
 
     /// Pages that go for a launch, and whether some that could are in use.

@@ -135,6 +135,13 @@ pub(crate) struct TierAccount {
     pub(crate) used_at_peak: u64,
 }
 
+impl TierAccount {
+    /// Bytes that moves may still take, from the exchange reserve too.
+    pub(crate) fn room(&self) -> u64 {
+        (self.capacity + self.exchange).saturating_sub(self.used)
+    }
+}
+
 pub(crate) struct State {
     /// One per GPU, then the host.
     pub(crate) tiers: Vec<TierAccount>,

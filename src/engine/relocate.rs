@@ -113,7 +113,7 @@ impl<D: Device> Pool<D> {
         let all_reach = (0..self.config.gpus.len()).filter(|gpu| access >> gpu & 1 == 1).all(reach);
         // Atomics of several GPUs on one host page lose updates (FACTS).
         let allowed = if to_host { access.count_ones() == 1 && host_free >= bytes } else { all_reach };
-        let has_room = |t: &TierAccount| (t.capacity + t.exchange).saturating_sub(t.used) >= bytes;
+        let has_room = |t: &TierAccount| t.room() >= bytes;
         let room = state.tiers.get(tier).is_some_and(has_room);
         // A page in one of the pager's frames has a second mapping, which this simple form does not handle.
         if tier == old_tier || !allowed || !room || page_shadow != 0 || !shown || pinned {

@@ -4,8 +4,8 @@
 //! be mapped meanwhile. So pages that came home stay hidden until all of their allocation are there. They are shown
 //! between two bursts of pages that go, neighbours by one call. Where somebody must have them at once, he waits.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use vgmem_policy::PageRef;
 
@@ -78,9 +78,13 @@ impl<D: Device> Pool<D> {
         left
     }
 
+    fn lock_unshown(&self, home: u8) -> MutexGuard<'_, Vec<u32>> {
+        self.unshown[home as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The pages of these allocations shall be mapped as soon as all of them are at home and nothing is on its way out.
     pub(crate) fn show_later(&self, home: u8, slots: &[u32]) {
-        let mut unshown = self.unshown[home as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unshown = self.lock_unshown(home);
         let new: Vec<u32> = slots.iter().copied().filter(|slot| !unshown.contains(slot)).collect();
         unshown.extend(new);
     }
@@ -88,7 +92,7 @@ impl<D: Device> Pool<D> {
     /// Maps what waits for it, if nothing is on its way out; whether some still does: nothing should set out then.
     pub(crate) fn show_waiting(&self, home: u8, motions: &[Motion]) -> bool {
         let slots = {
-            let mut unshown = self.unshown[home as usize].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut unshown = self.lock_unshown(home);
             let state = self.lock();
             let tier = home as usize;
             // Of others the rest is awaited.
