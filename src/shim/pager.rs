@@ -21,7 +21,7 @@ use vgmem_engine::{Context, Ended, Using};
 use crate::capture::{Capture, capture_of};
 use crate::start::{Engine, engine};
 use crate::trust::{self, Trust};
-use crate::{beside, broken, gate, marks, mover, quiet, scan, stats};
+use crate::{beside, broken, gate, marks, mover, quiet, scan, stats, trace};
 
 /// How often launches look what to fetch next, at most, where no thread does.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
@@ -381,15 +381,14 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, function: u64, addresses
 
 /// A context is about to end. None of its copies is under way then, none begins, and nobody asks about its events.
 pub fn context_leaves(context: Context) -> Option<impl Sized> {
-    let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
-    let asleep = mover::context_leaves(context);
-    let still = engine.pool.hold_still(context);
-    marks::context_ended(Some(engine), context);
-    Some((still, asleep))
+    let still = context_may_leave(context)?;
+    marks::context_ended(engine(), context);
+    Some(still)
 }
 
 /// A context may be about to end: none of its copies is under way, and none begins until this is dropped.
 pub fn context_may_leave(context: Context) -> Option<impl Sized> {
+    trace::context_leaves(context);
     let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
     let asleep = mover::context_leaves(context);
     Some((engine.pool.hold_still(context), asleep))

@@ -61,6 +61,16 @@ pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
+/// Lets `work` at the trace where operations are recorded.
+#[inline]
+fn with(work: impl FnOnce(&mut Trace)) {
+    if is_on()
+        && let Some(trace) = trace().as_mut()
+    {
+        work(trace);
+    }
+}
+
 /// Opens the file and writes what the machine is: bytes of each GPU in the pool, and of the largest page.
 pub fn start(path: &str, gpus: &[u64], page: u64) -> std::io::Result<()> {
     let name = CString::new(path)?;
@@ -317,21 +327,17 @@ fn record(engine: &Engine, event: CUevent, stream: CUstream) -> bool {
 }
 
 fn give_back(context: Context, events: &[usize]) {
-    if let Some(trace) = trace().as_mut() {
-        trace.free.entry(context).or_default().extend(events);
-    }
+    with(|trace| trace.free.entry(context).or_default().extend(events));
 }
 
 /// A context may be about to end, and its events with it: what is not over is left out.
 pub fn context_leaves(context: Context) {
-    if is_on()
-        && let Some(engine) = engine()
-        && let Some(trace) = trace().as_mut()
-    {
+    with(|trace| {
+        let Some(engine) = engine() else { return };
         engine.pool.device().relaxed(|| trace.settle(engine, usize::MAX));
         trace.entries.retain(|entry| !matches!(entry, Entry::Timed { context: of, .. } if *of == context));
         trace.free.remove(&context);
-    }
+    });
 }
 
 /// The pager begins to copy a page on a stream of its own; `context` is current.
@@ -344,12 +350,7 @@ pub fn page_copy(context: Context, lane: usize, bytes: u64, stream: CUstream) ->
 
 /// The pager has seen the end of a copy.
 pub fn page_copied() {
-    if is_on()
-        && let Some(trace) = trace().as_mut()
-    {
-        let now = trace.micros();
-        trace.plain(format!("e {now}\n"));
-    }
+    with(|trace| trace.plain(format!("e {}\n", trace.micros())));
 }
 
 /// Something that the pager does; recorded with its nanoseconds where that is long.
@@ -360,41 +361,36 @@ pub fn call<T>(name: &str, work: impl FnOnce() -> T) -> T {
     }
     let begin = Instant::now();
     let answer = work();
-    if begin.elapsed() >= LONG
-        && let Some(trace) = trace().as_mut()
-    {
-        let (now, took) = (trace.micros(), begin.elapsed().as_nanos());
-        trace.plain(format!("d {now} {name} {took}\n"));
+    if begin.elapsed() >= LONG {
+        with(|trace| {
+            let (now, took) = (trace.micros(), begin.elapsed().as_nanos());
+            trace.plain(format!("d {now} {name} {took}\n"));
+        });
     }
     answer
 }
 
 /// A launch waited for pages from then until now.
 pub fn stalled(since: Instant) {
-    if is_on()
-        && let Some(trace) = trace().as_mut()
-    {
+    with(|trace| {
         let now = trace.micros();
         let before = since.elapsed().as_micros() as u64;
         trace.plain(format!("s {} {now}\n", now.saturating_sub(before)));
-    }
+    });
 }
 
 /// An allocation of the pool was made at this address.
 pub fn allocated(engine: &Engine, address: u64) {
     if is_on()
         && let Some(found) = engine.pool.find(address)
-        && let Some(trace) = trace().as_mut()
     {
-        trace.plain(format!("a {} {} {}\n", found.serial, found.home, found.bytes));
+        with(|trace| trace.plain(format!("a {} {} {}\n", found.serial, found.home, found.bytes)));
     }
 }
 
 /// The allocation of this number was freed.
 pub fn freed(serial: u64) {
-    if let Some(trace) = trace().as_mut() {
-        trace.plain(format!("f {serial}\n"));
-    }
+    with(|trace| trace.plain(format!("f {serial}\n")));
 }
 
 /// The program begins to wait for a GPU; the wait is recorded when this is dropped.
@@ -407,9 +403,7 @@ pub struct Wait(u64);
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        if let Some(trace) = trace().as_mut() {
-            trace.waited(self);
-        }
+        with(|trace| trace.waited(self));
     }
 }
 

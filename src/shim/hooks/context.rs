@@ -6,7 +6,7 @@ use vgmem_abi::*;
 
 use super::launch;
 use crate::start::{self, Engine, engine};
-use crate::{pager, slot, trace};
+use crate::{pager, slot};
 
 /// `cuInit`: the engine starts after the first that succeeds.
 pub unsafe fn cuInit(real: pointers::cuInit, flags: c_uint) -> CUresult {
@@ -82,7 +82,6 @@ pub unsafe fn cuCtxDestroy(real: pointers::cuCtxDestroy, context: CUcontext) -> 
 /// As the driver's function.
 unsafe fn destroy(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresult {
     launch::forget_functions();
-    trace::context_leaves(context as u64);
     let still = pager::context_leaves(context as u64);
     // SAFETY: the program's own call, unchanged. The driver refuses primary contexts, and goes on with them.
     let rc = unsafe { real(context) };
@@ -140,7 +139,6 @@ fn left(rc: CUresult, still: Option<impl Sized>) {
 unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CUresult {
     let context = engine().and_then(|engine| engine.pool.device().primary(gpu));
     launch::forget_functions();
-    context.inspect(|&context| trace::context_leaves(context));
     let still = context.and_then(pager::context_leaves);
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(gpu) };
@@ -160,7 +158,6 @@ unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CU
 unsafe fn release(real: pointers::cuDevicePrimaryCtxRelease_v2, gpu: CUdevice) -> CUresult {
     let before = engine().and_then(|engine| Some((engine, engine.pool.device().primary(gpu)?)));
     // It may be the last reference: the pager calls nobody in the context meanwhile.
-    before.inspect(|&(_, context)| trace::context_leaves(context));
     let still = before.and_then(|(_, context)| pager::context_may_leave(context));
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(gpu) };
