@@ -4,7 +4,7 @@
 Sizes come from the environment: WIDTH, HEADS, LAYERS, WORDS (of the vocabulary), BATCH, TOKENS, STEPS. The defaults
 hold 20 GiB of weights, gradients and states of the optimizer, which goes through them one by one.
 """
-from torch_common import begin, bits, number, same_place, say, timed
+from torch_common import begin, number, same_place, say_weights, train
 
 import torch
 from torch.nn import functional
@@ -59,16 +59,11 @@ def run(net):
         optimizer.step()
         return loss.item()
 
-    times = []
-    for index in range(number("STEPS", 4)):
-        value, spent = timed(step)
-        times.append(spent)
-        print(f"result step{index + 1} {value:.6f} {value.hex()}", flush=True)
-    say(step=times)
+    train(step, number("STEPS", 4))
 
 
 if __name__ == "__main__":
     begin()
     net = network()
     run(net)
-    print(f"result weights {sum(bits(weight.detach()) for weight in net.parameters())}")
+    say_weights(net)

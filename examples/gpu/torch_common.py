@@ -43,6 +43,21 @@ def bits(tensor):
     return tensor.view(torch.int16).sum(dtype=torch.int64).item()
 
 
+def train(step, steps):
+    """Runs so many steps, each of which gives its loss, and prints."""
+    times = []
+    for index in range(steps):
+        value, spent = timed(step)
+        times.append(spent)
+        print(f"result step{index + 1} {value:.6f} {value.hex()}", flush=True)
+    say(step=times)
+
+
+def say_weights(net):
+    """The line that tells all weights."""
+    print(f"result weights {sum(bits(weight.detach()) for weight in net.parameters())}")
+
+
 def median(times):
     """The middle one of all but the first, which loads kernels and fills the allocator."""
     later = sorted(times[1:] or times)

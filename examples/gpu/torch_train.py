@@ -7,7 +7,7 @@ BATCH, STEPS, TYPE. The defaults hold 12 GiB of weights and gradients.
 import contextlib
 import os
 
-from torch_common import begin, bits, number, same_place, say, timed
+from torch_common import begin, number, same_place, say_weights, train
 
 import torch
 
@@ -49,16 +49,11 @@ def run(net, around=contextlib.nullcontext):
         optimizer.step()
         return loss.item()
 
-    times = []
-    for index in range(number("STEPS", 3)):
-        value, spent = timed(step)
-        times.append(spent)
-        print(f"result step{index + 1} {value:.6f} {value.hex()}", flush=True)
-    say(step=times)
+    train(step, number("STEPS", 3))
 
 
 if __name__ == "__main__":
     begin()
     net = network()
     run(net)
-    print(f"result weights {sum(bits(weight.detach()) for weight in net.parameters())}")
+    say_weights(net)
