@@ -63,12 +63,12 @@ class Work:
 
 
 GIB = 1 << 30
-INFER = {"LAYERS": "24", "BATCH": "2048", "STEPS": "10"}
+INFER = {"LAYERS": "24", "BATCH": "2048", "STEPS": "24"}
 INFER_ABOUT = "MLP inference, 24 layers of 8192 x 32768 bf16, batch 2048"
 TRAIN = {"LAYERS": "12", "BATCH": "2048", "STEPS": "12"}
 TRAIN_ABOUT = "MLP training, 12 pairs of 8192 x 32768 bf16, batch 2048, SGD"
 BATCH = {"LAYERS": "4", "BATCH": "32768", "STEPS": "8"}
-LLAMA = {"LAYERS": "32", "PREFILLS": "8", "STEPS": "8"}
+LLAMA = {"LAYERS": "32", "PREFILLS": "16", "STEPS": "16"}
 LLAMA_ABOUT = "shape of a Llama of 7B, prefill of 2,048 tokens, decoding one by one"
 ADAMW = {"STEPS": "12"}
 ADAMW_ABOUT = "transformer of 2.7B bf16 parameters, AdamW, 1,024 tokens a step"

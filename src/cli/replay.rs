@@ -63,6 +63,9 @@ pub struct Options {
     /// How long a launch waits for the best page to go before another one goes, in microseconds.
     #[arg(long, default_value_t = 20_000)]
     patience: u64,
+    /// As if no launch wrote anything; else every launch writes all that it names.
+    #[arg(long)]
+    unwritten: bool,
     /// One JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -103,6 +106,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         mover: options.mover == Switch::On,
         strict: options.safety == Safety::Strict,
         patience: options.patience * 1_000,
+        writes: !options.unwritten,
     };
     let found = vgmem_replay::replay(&trace, &machine, how).map_err(|error| format!("{name}: {error}"))?;
     if options.json {

@@ -32,6 +32,20 @@ pub type Context = u64;
 /// A marker behind copies of a lane, as the driver names it.
 pub type Copies = u64;
 
+/// A fingerprint that is being taken, as the driver names it.
+pub type Taking = u64;
+
+/// How far a fingerprint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is under way.
+    Pending,
+    /// What it is.
+    Print(u128),
+    /// It will not be known.
+    Never,
+}
+
 /// Where physical memory is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -72,6 +86,13 @@ pub trait Device: Send + Sync {
     /// Whether the copies before a marker are over; the marker must not be asked again once they are, or once this
     /// fails.
     fn are_over(&self, copies: Copies, context: Context) -> Result<bool, DriverError>;
+    /// Begins to take the fingerprint of a range that the GPU has access to, beside all copies. Two ranges have the
+    /// same one only if they hold the same bytes. After an error nothing was begun.
+    fn begin_print(&self, address: u64, bytes: u64, context: Context) -> Result<Taking, DriverError>;
+    /// How far it is; not to be asked again unless it is pending. Not pending for ever.
+    fn print(&self, taking: Taking, context: Context) -> Taken;
+    /// Whether this many bytes of host RAM can be pinned merely for speed: nobody else needs them.
+    fn host_is_plenty(&self, bytes: u64) -> bool;
     /// A checksum of the bytes of a range that the GPU has access to, for comparisons. Slow.
     fn checksum(&self, address: u64, bytes: u64, context: Context) -> Result<u128, DriverError>;
     /// Bytes changed on their way: the program must not go on.

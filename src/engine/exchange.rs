@@ -16,6 +16,7 @@
 //! commit a page's address shows its old memory, and nothing has written there.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use vgmem_policy::{Exchange, PageRef, spill_order};
 
@@ -90,13 +91,18 @@ impl State {
         self.tiers[tier].spare -= bytes;
         Some(self.spare.swap_remove(at))
     }
+
+    pub(crate) fn add_spare(&mut self, frame: Frame) {
+        self.tiers[frame.tier].spare += frame.bytes;
+        self.spare.push(frame);
+    }
 }
 
 impl<D: Device> Pool<D> {
     /// Whether pages of this GPU's allocations lie elsewhere. One load: asked at every launch.
     #[inline]
     pub fn is_under_pressure(&self) -> bool {
-        self.displaced.load(std::sync::atomic::Ordering::Relaxed)
+        self.displaced.load(Ordering::Relaxed)
     }
 
     /// A launch of a function, by a number of the caller's, names these addresses. Notes the use, and says whether
@@ -282,17 +288,32 @@ impl<D: Device> Pool<D> {
         spill_order(&tiers).into_iter().filter(|&tier| tier != whom.home as usize).collect()
     }
 
-    /// A spare frame, or a new one where the tier has room; spare frames of other sizes make room.
+    /// A spare frame, or a new one where the tier has room; twins and spare frames of other sizes make room.
     pub(crate) fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
-        let shadow = {
+        {
             let mut state = self.lock();
             if let Some(frame) = state.take_spare(tier, bytes, whom.home) {
                 return Some(frame);
             }
-            let account = &state.tiers[tier];
-            if account.room() < bytes {
+            // Before new memory: pinning takes longer than the copy that a twin saves.
+            if let Some(frame) = state.take_twin_of_any(tier, bytes, whom.home) {
+                self.wanted_frames.store(bytes, Ordering::Release);
+                return Some(frame);
+            }
+            if state.tiers[tier].room() < bytes {
                 drop(state);
                 return self.trade_frames(whom, tier, bytes);
+            }
+        }
+        self.make_frame(whom, tier, bytes)
+    }
+
+    /// A new frame, where the tier has room.
+    pub(crate) fn make_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
+        let shadow = {
+            let mut state = self.lock();
+            if state.tiers[tier].room() < bytes {
+                return None; // taken meanwhile
             }
             let shadow = state.spans.take(bytes)?;
             state.charge(tier, bytes);
@@ -319,6 +340,7 @@ impl<D: Device> Pool<D> {
     fn trade_frames(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
         let other = {
             let mut state = self.lock();
+            state.give_up_a_twin_of(tier);
             let at = state.spare.iter().position(|frame| frame.tier == tier)?;
             let frame = state.spare.swap_remove(at);
             state.tiers[tier].spare -= frame.bytes;
@@ -341,11 +363,12 @@ impl<D: Device> Pool<D> {
     pub(crate) fn spare(&self, frame: Frame) {
         self.stir();
         let tier = frame.tier;
-        {
-            let mut state = self.lock();
-            state.tiers[tier].spare += frame.bytes;
-            state.spare.push(frame);
-        }
+        self.lock().add_spare(frame);
+        self.drop_surplus(tier);
+    }
+
+    /// Gives frames of a tier back that are more than moves need.
+    pub(crate) fn drop_surplus(&self, tier: usize) {
         while let Some(surplus) = self.surplus(tier) {
             self.drop_frame(surplus.home, surplus);
         }
@@ -381,10 +404,11 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Gives all spare frames back; how many bytes that was.
+    /// Gives all spare frames and twins back; how many bytes that was.
     pub fn release_spare(&self) -> u64 {
         let frames = {
             let mut state = self.lock();
+            state.give_up_all_twins();
             let frames = std::mem::take(&mut state.spare);
             state.tiers.iter_mut().for_each(|tier| tier.spare = 0);
             frames
@@ -422,8 +446,10 @@ impl<D: Device> Pool<D> {
         let shadow = if shadow != 0 { Some(shadow) } else { self.new_shadow(whom, bytes, handle) };
         {
             let mut state = self.lock();
+            state.give_up_twin(page.page);
             if let Some(page) = state.pages.get_mut(page.page) {
                 (page.handle, page.tier, page.shadow) = (frame.handle, frame.tier, frame.shadow);
+                page.print = None;
             }
         }
         match shadow {

@@ -204,6 +204,7 @@ impl<D: Device> Pool<D> {
         self.note(Note::Gone(slot));
         self.map.withdraw(allocation.base, allocation.span);
         for &id in &allocation.pages {
+            state.give_up_twin(id);
             if let Some(page) = state.pages.get_mut(id) {
                 page.allocation = 0; // nobody's: the slot may become another allocation's
                 self.hidden.fetch_sub(u64::from(!page.shown), Ordering::AcqRel);
@@ -269,6 +270,7 @@ impl<D: Device> Pool<D> {
     }
 
     pub(crate) fn retire(&self, allocation: Allocation) -> Result<(), DriverError> {
+        self.drop_surplus(self.host_tier()); // of what were twins
         let unmapped = self.unmap_shown(&allocation);
         let pages: Vec<_> = {
             let mut state = self.lock();

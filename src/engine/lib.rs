@@ -27,10 +27,13 @@ mod tests;
 mod tests_overlap;
 #[cfg(test)]
 mod tests_pager;
+#[cfg(test)]
+mod tests_twins;
+mod twins;
 mod uses;
 mod verify;
 
-pub use device::{Context, Copies, Device, DriverError, Handle, Place};
+pub use device::{Context, Copies, Device, DriverError, Handle, Place, Taken, Taking};
 pub use exchange::Exchanged;
 pub use free::Freed;
 pub use gate::Gate;

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! shown at home  --hide, copy out-->  moving out  --copy over-->  put away (hidden, in host RAM or on a peer)
+//!                --not written since it came (twins.rs)----------> put away
 //! put away       --copy home------->  moving home --copy over, map--> shown at home
 //! put away       --map------------->  shown elsewhere (used in place, or by work that may use anything)
 //! shown elsewhere --hide, copy home-> moving home
@@ -22,10 +23,11 @@ use vgmem_policy::PageRef;
 
 use crate::ahead::bytes_on;
 
-use crate::device::{Context, Copies, Device};
+use crate::device::{Context, Copies, Device, Taking};
 use crate::exchange::{For, Frame};
 use crate::map::PageId;
 use crate::pool::{Allocation, Note, Pool, State};
+use crate::twins::{Print, Twin};
 use crate::uses::Using;
 
 /// Copies from home to elsewhere, and the other way.
@@ -35,19 +37,39 @@ pub(crate) const HOME: usize = 1;
 /// A page on its way into a frame.
 #[derive(Debug)]
 pub(crate) struct Motion {
-    page: PageRef,
+    pub(crate) page: PageRef,
     address: u64,
+    /// Where its memory is mapped besides.
+    from: u64,
     pub(crate) frame: Frame,
     pub(crate) lane: usize,
-    copies: Copies,
+    pub(crate) step: Step,
     pub(crate) context: Context,
 }
 
-#[cfg(test)]
+/// How far a motion is.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// The frame holds what the page held when it had the second number. If it has it still there is nothing to copy.
+    Comparing(Taking, u128),
+    /// Up to the marker, which is not asked again once the copy is over.
+    Copying(Option<Copies>, Print),
+}
+
 impl Motion {
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.frame.bytes
     }
+
+    pub(crate) fn is_copied(&self, lane: usize) -> bool {
+        self.lane == lane && matches!(self.step, Step::Copying(..))
+    }
+}
+
+/// Whether copies of a lane are under way.
+pub(crate) fn is_copying(lane: usize, motions: &[Motion]) -> bool {
+    motions.iter().any(|motion| motion.is_copied(lane))
 }
 
 /// No page begins to move beside work while this lives.
@@ -120,7 +142,7 @@ impl<D: Device> Pool<D> {
             return Progress::Waiting(in_use); // somebody uses them where they lie
         }
         if missing.is_empty() && !coming && !hidden.is_empty() {
-            if bytes_on(OUT, &motions) > 0 {
+            if is_copying(OUT, &motions) {
                 self.show_later(home, named);
                 return Progress::Waiting(0);
             }
@@ -276,15 +298,33 @@ impl<D: Device> Pool<D> {
     /// Begins to copy a page home; false where there is no frame or the driver refuses.
     pub(crate) fn begin_home(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
         let Some(frame) = self.take_frame(whom, whom.home as usize, page.bytes) else { return false };
-        self.set_out(whom, motions, page, frame, HOME)
+        self.set_out(whom, motions, page, frame, HOME, false)
     }
 
-    /// Begins to copy a page away.
+    /// Sends a page away: into its twin, if it has one, and without a copy if it was not written since it came.
     pub(crate) fn begin_out(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
-        let tiers = self.tiers_away(whom);
-        let frame = tiers.into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes));
-        let Some(frame) = frame else { return false };
-        self.set_out(whom, motions, page, frame, OUT)
+        let (asks, twin) = self.take_twin(page.page);
+        let Some(twin) = twin else {
+            let tiers = self.tiers_away(whom);
+            let frame = tiers.into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes));
+            return frame.is_some_and(|frame| self.set_out(whom, motions, page, frame, OUT, asks));
+        };
+        let Some((address, from, sum)) = self.leave(whom, page, OUT) else {
+            self.keep_twin(page.page, twin);
+            return false;
+        };
+        self.verify_rest(address, page.bytes, from, sum, whom.context);
+        let Twin { frame, print, .. } = twin;
+        let (lane, context) = (OUT, whom.context);
+        let taking = asks.then(|| self.device.begin_print(from, page.bytes, context).ok()).flatten();
+        let step =
+            taking.map_or(Step::Copying(None, Print::Unknown), |taking| Step::Comparing(taking, print));
+        let motion = Motion { page, address, from, frame, lane, step, context };
+        if matches!(motion.step, Step::Copying(..)) {
+            return self.begin_to_copy(motions, motion);
+        }
+        motions.push(motion);
+        true
     }
 
     fn set_out(
@@ -294,30 +334,42 @@ impl<D: Device> Pool<D> {
         page: PageRef,
         frame: Frame,
         lane: usize,
+        prints: bool,
     ) -> bool {
         let Some((address, from, sum)) = self.leave(whom, page, lane) else {
             self.spare(frame);
             return false;
         };
-        self.verify_rest(address, page.bytes, from, sum, whom.context);
-        let begun = self.device.begin_copy(lane, frame.shadow, from, page.bytes, whom.context);
-        if begun.is_err() {
+        let context = whom.context;
+        self.verify_rest(address, page.bytes, from, sum, context);
+        let prints = prints && frame.tier == self.host_tier();
+        let step = Step::Copying(None, if prints { Print::Wanted } else { Print::Unknown });
+        self.begin_to_copy(motions, Motion { page, address, from, frame, lane, step, context })
+    }
+
+    /// Begins the copy of a page that has left its address; false where the driver refuses.
+    pub(crate) fn begin_to_copy(&self, motions: &mut Vec<Motion>, mut motion: Motion) -> bool {
+        let Motion { page, from, ref frame, lane, context, .. } = motion;
+        if self.device.begin_copy(lane, frame.shadow, from, page.bytes, context).is_err() {
             self.stayed(page.page);
-            self.spare(frame);
+            self.spare(motion.frame);
             let _ = self.show_page(page.page); // tried again before its next use
             return false;
         }
-        match self.device.mark_copies(lane, whom.context) {
-            Ok(copies) => {
-                motions.push(Motion { page, address, frame, lane, copies, context: whom.context });
-                true
-            }
-            Err(_) => {
-                self.lock().lost += frame.bytes; // the copy may be under way: its frame is left alone
-                self.stayed(page.page);
-                false
+        let Ok(copies) = self.device.mark_copies(lane, context) else {
+            self.lock().lost += frame.bytes; // the copy may be under way: its frame is left alone
+            self.stayed(page.page);
+            return false;
+        };
+        if let Step::Copying(marker, print) = &mut motion.step {
+            *marker = Some(copies);
+            if matches!(print, Print::Wanted) {
+                let taking = self.device.begin_print(from, page.bytes, context);
+                *print = taking.map_or(Print::Unknown, Print::Taking);
             }
         }
+        motions.push(motion);
+        true
     }
 
     /// Takes an idle page off its address; where it is mapped besides. A page in use stays.
@@ -354,20 +406,28 @@ impl<D: Device> Pool<D> {
         left.map(|from| (address, from, sum))
     }
 
-    /// Ends motions whose copies are over: those out, and one home. Mapping a page can take as long as a copy while
+    /// Ends motions that are over: those out, and one home. Mapping a page can take as long as a copy while
     /// others are under way (docs/DRIVER_FACTS.md), and new copies should begin meanwhile.
     pub(crate) fn land_motions(&self, motions: &mut Vec<Motion>) {
+        self.compare(motions);
         while self.land_first(OUT, motions) {}
         self.land_first(HOME, motions);
     }
 
-    /// Ends the oldest motion of a lane if its copy is over; whether it is.
+    /// Ends the oldest copy of a lane if it is over; whether it is.
     fn land_first(&self, lane: usize, motions: &mut Vec<Motion>) -> bool {
-        let Some(index) = motions.iter().position(|motion| motion.lane == lane) else { return false };
-        let motion = &motions[index];
-        match self.device.are_over(motion.copies, motion.context) {
+        let Some(index) = motions.iter().position(|motion| motion.is_copied(lane)) else { return false };
+        let motion = &mut motions[index];
+        let Step::Copying(marker, print) = &mut motion.step else { return false };
+        match marker.map_or(Ok(true), |copies| self.device.are_over(copies, motion.context)) {
             Ok(false) if !self.device.breaks("landing") => return false,
-            Ok(_) => self.landed(motions.remove(index)),
+            Ok(_) => {
+                *marker = None;
+                if !self.is_taken(print, motion.context) {
+                    return false;
+                }
+                self.landed(motions.remove(index));
+            }
             Err(_) => {
                 // The context is lost. Whether the copy ran is not known: its frame is left alone.
                 let motion = motions.remove(index);
@@ -378,36 +438,42 @@ impl<D: Device> Pool<D> {
         true
     }
 
-    /// The copy is over: the page's memory is the frame's now, and its old memory a spare frame.
-    fn landed(&self, motion: Motion) {
+    /// The frame holds the page's bytes: it is the page's memory now, and the old memory a spare frame, or a twin.
+    pub(crate) fn landed(&self, motion: Motion) {
         self.stir();
-        let Motion { page, address, frame, lane, context, .. } = motion;
+        let Motion { page, address, frame, lane, context, step, .. } = motion;
         let Some(from) = self.lock().pages.get(page.page).map(|page| page.shadow) else {
             return self.spare(frame);
         };
         let sum = self.verify(address, page.bytes, [from, frame.shadow], context);
         let home = frame.home;
+        let print = step.print().filter(|_| frame.tier == self.host_tier());
         let old = {
             let mut state = self.lock();
             match lane {
                 HOME => state.fetched += 1,
                 _ => state.evicted += 1,
             }
+            let since = state.fetched;
             state.pages.get_mut(page.page).map(|one| {
-                let old = (one.handle, one.tier, one.shadow);
+                let old = (one.handle, one.tier, one.shadow, one.print, since);
                 (one.handle, one.tier, one.shadow) = (frame.handle, frame.tier, frame.shadow);
-                (one.moving, one.sum) = (false, sum);
+                (one.moving, one.sum, one.print) = (false, sum, print);
                 old
             })
         };
-        let Some((handle, tier, shadow)) = old else { return self.spare(frame) };
-        self.spare(Frame { handle, tier, bytes: page.bytes, shadow, home });
+        let Some((handle, tier, shadow, print, since)) = old else { return self.spare(frame) };
+        let old = Frame { handle, tier, bytes: page.bytes, shadow, home };
+        match print {
+            Some(print) if lane == HOME => self.leave_behind(page.page, Twin { frame: old, print, since }),
+            _ => self.spare(old),
+        }
         if lane == HOME {
             self.show_later(home, &[page.object]);
         }
     }
 
-    fn stayed(&self, page: u32) {
+    pub(crate) fn stayed(&self, page: u32) {
         self.stir();
         if let Some(one) = self.lock().pages.get_mut(page) {
             one.moving = false;

@@ -13,6 +13,7 @@ use crate::overlap::Motion;
 use crate::slab::Slab;
 use crate::small::Chunk;
 use crate::spans::Spans;
+use crate::twins::{Habit, Twin};
 use crate::uses::Uses;
 
 /// A GPU of the pool.
@@ -49,6 +50,8 @@ pub struct Config {
     pub keep_bytes: u64,
     /// Whether every page's bytes are compared at both ends of every move.
     pub verify: bool,
+    /// Whether every page that goes is copied, also one that was not written since it came.
+    pub copies_all: bool,
 }
 
 /// An allocation to be made.
@@ -99,12 +102,30 @@ pub(crate) struct Page {
     pub(crate) moving: bool,
     /// Checksum of its memory when it was hidden; only where moves are verified.
     pub(crate) sum: Option<u128>,
+    /// Fingerprint of its memory in host RAM, while nothing can have written there.
+    pub(crate) print: Option<u128>,
+    /// What it came home from.
+    pub(crate) twin: Option<Twin>,
+    pub(crate) habit: Habit,
 }
 
 impl Page {
     /// A page as it is mapped for a new allocation.
     pub(crate) fn new(allocation: u32, address: u64, bytes: u64, tier: usize, handle: Handle) -> Page {
-        Page { allocation, address, bytes, tier, handle, shadow: 0, shown: true, moving: false, sum: None }
+        Page {
+            allocation,
+            address,
+            bytes,
+            tier,
+            handle,
+            shadow: 0,
+            shown: true,
+            moving: false,
+            sum: None,
+            print: None,
+            twin: None,
+            habit: Habit::default(),
+        }
     }
 }
 
@@ -131,11 +152,18 @@ pub(crate) struct TierAccount {
     pub(crate) kept: u64,
     /// Part of `used` that is spare frames.
     pub(crate) spare: u64,
+    /// Part of `used` that is twins of pages at home.
+    pub(crate) twins: u64,
     /// Used when the pool held most.
     pub(crate) used_at_peak: u64,
 }
 
 impl TierAccount {
+    /// Bytes that allocations hold.
+    pub(crate) fn held(&self) -> u64 {
+        self.used - self.kept - self.spare - self.twins
+    }
+
     /// Bytes that moves may still take, from the exchange reserve too.
     pub(crate) fn room(&self) -> u64 {
         (self.capacity + self.exchange).saturating_sub(self.used)
@@ -173,6 +201,7 @@ pub(crate) struct State {
     pub(crate) moved: u64,
     pub(crate) fetched: u64,
     pub(crate) evicted: u64,
+    pub(crate) unwritten: u64,
     pub(crate) lost: u64,
 }
 
@@ -215,6 +244,8 @@ pub struct Pool<D: Device> {
     pub(crate) stirred: AtomicU64,
     /// For each GPU the count that was looked at last.
     pub(crate) looked: Vec<AtomicU64>,
+    /// Bytes of the frame that the last page came home from whose frame was needed for others; 0 is none.
+    pub(crate) wanted_frames: AtomicU64,
 }
 
 impl<D: Device> Pool<D> {
@@ -226,6 +257,7 @@ impl<D: Device> Pool<D> {
             used: 0,
             kept: 0,
             spare: 0,
+            twins: 0,
             used_at_peak: 0,
         };
         let mut tiers: Vec<TierAccount> =
@@ -251,6 +283,7 @@ impl<D: Device> Pool<D> {
             moved: 0,
             fetched: 0,
             evicted: 0,
+            unwritten: 0,
             lost: 0,
         };
         let map = PageMap::new(config.base, config.bytes);
@@ -272,6 +305,7 @@ impl<D: Device> Pool<D> {
             waits: AtomicBool::new(false),
             stirred: AtomicU64::new(1),
             looked,
+            wanted_frames: AtomicU64::new(0),
         }
     }
 
@@ -378,10 +412,8 @@ impl<D: Device> Pool<D> {
     /// Free and total bytes of every GPU, and of the host, by the pool's own books.
     pub fn amounts(&self) -> (Vec<Amount>, Amount) {
         let state = self.lock();
-        let amount = |t: &TierAccount| Amount {
-            free: t.capacity.saturating_sub(t.used - t.kept - t.spare),
-            total: t.capacity,
-        };
+        let amount =
+            |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.held()), total: t.capacity };
         let (host, gpus) = match state.tiers.split_last() {
             Some((host, gpus)) => (amount(host), gpus.iter().map(amount).collect()),
             None => (Amount::default(), Vec::new()),
@@ -456,11 +488,11 @@ impl State {
 
     /// Notes where everything lies when the pool holds more than ever before.
     pub(crate) fn note_peak(&mut self) {
-        let used = self.tiers.iter().map(|tier| tier.used - tier.kept - tier.spare).sum();
+        let used = self.tiers.iter().map(TierAccount::held).sum();
         if used > self.peak {
             self.peak = used;
             for tier in &mut self.tiers {
-                tier.used_at_peak = tier.used - tier.kept - tier.spare;
+                tier.used_at_peak = tier.held();
             }
         }
     }

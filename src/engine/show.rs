@@ -9,12 +9,13 @@ use std::sync::{MutexGuard, PoisonError};
 
 use vgmem_policy::PageRef;
 
-use crate::ahead::bytes_on;
 use crate::device::{Device, DriverError, Handle};
 use crate::map::PageId;
-use crate::overlap::{Motion, OUT};
+use crate::overlap::{Motion, OUT, is_copying};
 use crate::pool::Pool;
 
+/// Bytes of an allocation that are mapped together while others of it still come.
+const PART: u64 = 128 << 20;
 /// Times that a page is tried to be shown.
 const TRIES: usize = 3;
 
@@ -89,34 +90,42 @@ impl<D: Device> Pool<D> {
         unshown.extend(new);
     }
 
-    /// Maps what waits for it, if nothing is on its way out; whether some still does: nothing should set out then.
+    /// Maps what waits for it, if nothing is copied out; whether allocations that are whole still wait: nothing should
+    /// set out then. Where nothing is copied out, parts of large ones are mapped while the others come.
     pub(crate) fn show_waiting(&self, home: u8, motions: &[Motion]) -> bool {
-        let slots = {
+        let copying = is_copying(OUT, motions);
+        let pages: Vec<u32> = {
             let mut unshown = self.lock_unshown(home);
             let state = self.lock();
             let tier = home as usize;
-            // Of others the rest is awaited.
+            let own = |slot: &u32| state.allocations.get(*slot).filter(|of| of.home == home);
             let is_whole = |slot: &u32| {
                 let is_there = |id: &u32| {
                     let at_home = state.pages.get(*id).is_some_and(|p| p.tier == tier && !p.moving);
                     at_home || self.map.access_of(PageId(*id)) != 1 << home // others never come
                 };
-                let own = state.allocations.get(*slot).filter(|of| of.home == home);
-                own.is_some_and(|of| of.pages.iter().all(is_there))
+                own(slot).is_some_and(|of| of.pages.iter().all(is_there))
             };
-            unshown.retain(is_whole);
-            if unshown.is_empty() {
-                return false;
+            unshown.retain(|slot| own(slot).is_some());
+            if copying {
+                unshown.retain(is_whole); // of others the rest is awaited
+                return !unshown.is_empty();
             }
-            if bytes_on(OUT, motions) > 0 {
-                return true;
-            }
-            std::mem::take(&mut *unshown)
+            let at_home =
+                |id: &u32| state.pages.get(*id).is_some_and(|p| !p.shown && p.tier == tier && !p.moving);
+            let of = |slot: &u32| {
+                own(slot).map_or(Vec::new(), |of| of.pages.iter().copied().filter(at_home).collect())
+            };
+            let is_large = |pages: &Vec<u32>| {
+                pages.iter().filter_map(|id| state.pages.get(*id)).map(|p| p.bytes).sum::<u64>() >= PART
+            };
+            let parts = unshown.iter().map(|slot| (is_whole(slot), of(slot)));
+            let pages =
+                parts.filter(|(whole, pages)| *whole || is_large(pages)).flat_map(|part| part.1).collect();
+            unshown.retain(|slot| !is_whole(slot));
+            pages
         };
-        for slot in slots {
-            let pages = self.lock().allocations.get(slot).map(|of| of.pages.clone()).unwrap_or_default();
-            self.show_pages(&pages); // tried again before its next use
-        }
+        self.show_pages(&pages); // tried again before its next use
         false
     }
 
@@ -169,7 +178,7 @@ impl<D: Device> Pool<D> {
     /// A page is mapped at its address.
     fn is_shown(&self, page: u32) {
         if let Some(one) = self.lock().pages.get_mut(page) {
-            (one.shown, one.sum) = (true, None);
+            (one.shown, one.sum, one.print) = (true, None, None); // it may be written from here on
             self.hidden.fetch_sub(1, Ordering::AcqRel);
         }
     }

@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub fetched: u64,
     /// Pages that the pager sent away.
     pub evicted: u64,
+    /// Those of them that were not copied, as they had not been written since they came home.
+    pub unwritten: u64,
     /// Bytes that the driver did not take back.
     pub lost: u64,
     /// Allocations that the program has freed and whose memory is not given back yet.
@@ -48,11 +50,7 @@ impl<D: Device> Pool<D> {
         let mut tiers: Vec<TierUse> = state
             .tiers
             .iter()
-            .map(|t| TierUse {
-                capacity: t.capacity,
-                now: t.used - t.kept - t.spare,
-                at_peak: t.used_at_peak,
-            })
+            .map(|t| TierUse { capacity: t.capacity, now: t.held(), at_peak: t.used_at_peak })
             .collect();
         let host = tiers.pop().unwrap_or_default();
         Snapshot {
@@ -65,6 +63,7 @@ impl<D: Device> Pool<D> {
             moved: state.moved,
             fetched: state.fetched,
             evicted: state.evicted,
+            unwritten: state.unwritten,
             lost: state.lost,
             deferred: state.deferred.len() as u64,
         }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use vgmem_policy::{GRANULE, Placement};
 
-use crate::device::{Context, Copies, Device, DriverError, Handle, Place};
+use crate::device::{Context, Copies, Device, DriverError, Handle, Place, Taken, Taking};
 use crate::pool::{Config, GpuConfig, Pool};
 
 pub(crate) const BASE: u64 = 0x2000_0000_0000;
@@ -36,6 +36,12 @@ pub(crate) struct Books {
     /// Copies that are under way: to and from which memory, and what was there when they began.
     begun: VecDeque<(Handle, Handle, u64)>,
     marked: Copies,
+    /// Fingerprints that are being taken, each known when somebody asks for the second time.
+    prints: BTreeMap<Taking, (Handle, bool)>,
+    /// Fingerprints are never known.
+    pub(crate) blind: bool,
+    /// All fingerprints are the same.
+    pub(crate) blurred: bool,
     /// Copies arrive with other contents.
     pub(crate) spoiling: bool,
     asked: u64,
@@ -166,6 +172,37 @@ impl Device for Mock {
         Ok(books.begun.is_empty() || books.marked - copies >= books.begun.len() as u64)
     }
 
+    fn begin_print(&self, address: u64, bytes: u64, _: Context) -> Result<Taking, DriverError> {
+        let mut books = self.call()?;
+        let handle = books.side(address, bytes, 0);
+        books.next += 1;
+        let taking = books.next;
+        books.prints.insert(taking, (handle, false));
+        Ok(taking)
+    }
+
+    /// Reads the memory when the answer is there, as a kernel may run late.
+    fn print(&self, taking: Taking, _: Context) -> Taken {
+        let mut books = self.0.lock().unwrap();
+        let (handle, asked) =
+            books.prints.remove(&taking).expect("asked for a fingerprint that is not being taken");
+        if !asked {
+            books.prints.insert(taking, (handle, true));
+            return Taken::Pending;
+        }
+        assert!(books.handles.contains_key(&handle), "fingerprint of released memory");
+        let content = books.contents.get(&handle).copied().unwrap_or(0);
+        match (books.blind, books.blurred) {
+            (true, _) => Taken::Never,
+            (false, true) => Taken::Print(0),
+            (false, false) => Taken::Print(u128::from(content)),
+        }
+    }
+
+    fn host_is_plenty(&self, _: u64) -> bool {
+        true
+    }
+
     fn checksum(&self, address: u64, bytes: u64, _: Context) -> Result<u128, DriverError> {
         let books = self.0.lock().unwrap();
         let &(size, handle, _) = books.mapped.get(&address).expect("checksum where nothing is mapped");
@@ -255,6 +292,7 @@ pub(crate) fn keeping(gpus: &[u64], host: u64, page: u64, placement: Placement, 
         host_exchange: 0,
         keep_bytes: keep * G,
         verify: true,
+        copies_all: false,
     };
     Pool::new(mock, config)
 }

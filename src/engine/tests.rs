@@ -26,13 +26,16 @@ pub(crate) fn check(pool: &Pool<Mock>, totals: &[u64]) {
     let pages: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
     let used: u64 = state.tiers.iter().map(|tier| tier.used).sum();
     let spare: u64 = state.tiers.iter().map(|tier| tier.spare).sum();
-    assert_eq!(pages + spare + moving + state.lost, used);
+    let twins: u64 = state.tiers.iter().map(|tier| tier.twins).sum();
+    let tied = state.pages.iter().filter_map(|(_, page)| page.twin.as_ref()).map(|twin| twin.frame.bytes);
+    assert_eq!(tied.sum::<u64>(), twins);
+    assert_eq!(pages + spare + twins + moving + state.lost, used);
     let spans: u64 = state.spans.ranges().iter().map(|r| r.1).sum();
     let held: u64 = state.allocations.iter().map(|(_, a)| a.span).sum::<u64>()
         + state.deferred.iter().chain(&state.kept).map(|a| a.span).sum::<u64>();
     let shadows: u64 =
         state.pages.iter().filter(|(_, page)| page.shadow != 0).map(|(_, page)| page.bytes).sum();
-    assert_eq!(spans + held + shadows + spare + moving, 1024 * G);
+    assert_eq!(spans + held + shadows + spare + twins + moving, 1024 * G);
     let kept: u64 = state.kept.iter().map(|a| a.span).sum();
     assert_eq!(kept, state.tiers.iter().map(|tier| tier.kept).sum::<u64>());
 }

@@ -23,8 +23,9 @@ pub struct Pieces {
     page: u64,
 }
 
-/// Cuts `span` bytes (a multiple of [`GRANULE`]) into full pages of `page` bytes and binary pieces of the rest,
-/// so that every piece is a power of two and handles of equal size can serve one another.
+/// Cuts `span` bytes (a multiple of [`GRANULE`]) into full pages of `page` bytes and the rest: one piece if that
+/// is more than half a page, as every page costs calls of the driver, else binary pieces, so that there are few
+/// sizes and memory of equal size can serve one another.
 pub fn pieces(span: u64, page: u64) -> Pieces {
     Pieces { left: span, page }
 }
@@ -37,7 +38,7 @@ impl Iterator for Pieces {
             return None;
         }
         let power = 1u64 << (63 - self.left.leading_zeros());
-        let piece = power.min(self.page);
+        let piece = if self.left > self.page / 2 { self.left.min(self.page) } else { power };
         self.left -= piece;
         Some(piece)
     }
@@ -57,18 +58,21 @@ mod tests {
     }
 
     #[test]
-    fn seventy_mib_is_two_pages_and_two_pieces() {
-        let cut: Vec<u64> = pieces(70 << 20, 32 << 20).map(|p| p >> 20).collect();
-        assert_eq!(cut, [32, 32, 4, 2]);
+    fn the_rest_is_one_piece_or_binary_ones() {
+        let cut = |mib: u64| pieces(mib << 20, 32 << 20).map(|p| p >> 20).collect::<Vec<u64>>();
+        assert_eq!(cut(70), [32, 32, 4, 2]);
+        assert_eq!((cut(86), cut(80), cut(48)), (vec![32, 32, 22], vec![32, 32, 16], vec![32, 16]));
+        assert_eq!((cut(64), cut(30), cut(14)), (vec![32, 32], vec![30], vec![8, 4, 2]));
     }
 
     proptest! {
         #[test]
-        fn pieces_cover_the_span_and_are_powers_of_two(granules in 1u64..100_000, power in 0u32..6) {
+        fn pieces_cover_the_span_and_are_of_few_sizes(granules in 1u64..100_000, power in 0u32..6) {
             let (span, page) = (granules * GRANULE, GRANULE << power);
             let cut: Vec<u64> = pieces(span, page).collect();
             prop_assert_eq!(cut.iter().sum::<u64>(), span);
-            prop_assert!(cut.iter().all(|p| p.is_power_of_two() && *p >= GRANULE && *p <= page));
+            prop_assert!(cut.iter().all(|p| p.is_multiple_of(GRANULE) && *p <= page));
+            prop_assert!(cut.iter().all(|p| p.is_power_of_two() || *p > page / 2));
             prop_assert!(cut.windows(2).all(|w| w[0] >= w[1]));
         }
     }

@@ -92,8 +92,9 @@ fn place_one(
     if size <= GRANULE {
         return Err(Shortage { missing: size });
     }
-    place_one(placement, tiers, order, size / 2, turn, plan)?;
-    place_one(placement, tiers, order, size / 2, turn, plan)
+    let half = (size / 2).next_multiple_of(GRANULE);
+    place_one(placement, tiers, order, half, turn, plan)?;
+    place_one(placement, tiers, order, size - half, turn, plan)
 }
 
 fn choose(
@@ -216,6 +217,7 @@ mod tests {
             match place(placement, &tiers, pieces(span * GRANULE, GRANULE << page)) {
                 Ok(plan) => {
                     prop_assert_eq!(plan.iter().map(|p| p.0).sum::<u64>(), span * GRANULE);
+                    prop_assert!(plan.iter().all(|p| p.0 > 0 && p.0.is_multiple_of(GRANULE)));
                     for (t, tier) in tiers.iter().enumerate() {
                         prop_assert!(plan.iter().filter(|p| p.1 == t).map(|p| p.0).sum::<u64>() <= tier.room);
                     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vgmem_engine::{Context, Copies, Device, DriverError, Handle, Place};
+use vgmem_engine::{Context, Copies, Device, DriverError, Handle, Place, Taken, Taking};
 
 use crate::lanes::Lanes;
 use crate::machine::{Machine, Nanos, by_size};
@@ -32,6 +32,12 @@ struct World {
     handles: HashMap<Handle, (Place, u64)>,
     mapped: BTreeMap<u64, Mapping>,
     made: Handle,
+    /// What memory holds, as numbers.
+    contents: HashMap<Handle, u64>,
+    /// Fingerprints that are being taken: of what, and when they are there.
+    prints: HashMap<Taking, (Handle, Nanos)>,
+    begun: Taking,
+    written: u64,
     /// What the engine did that no driver would have allowed.
     wrong: Option<String>,
 }
@@ -47,6 +53,11 @@ impl World {
     fn refuse<T>(&mut self, what: String) -> Result<T, DriverError> {
         self.wrong.get_or_insert(what);
         Err(DriverError::INVALID_VALUE)
+    }
+
+    /// The memory at an address; 0 is none.
+    fn handle(&self, address: u64) -> Handle {
+        self.mapped.get(&address).map_or(0, |mapping| mapping.handle)
     }
 
     fn is_host(&self, address: u64) -> Option<bool> {
@@ -73,6 +84,10 @@ impl VirtualDevice {
             handles: HashMap::new(),
             mapped: BTreeMap::new(),
             made: 0,
+            contents: HashMap::new(),
+            prints: HashMap::new(),
+            begun: 0,
+            written: 0,
             wrong: None,
         }))
     }
@@ -96,9 +111,11 @@ impl VirtualDevice {
         *done = end.max(*done);
     }
 
-    /// When the next copy is over.
+    /// When the next copy or fingerprint is over.
     pub(crate) fn next_end(&self, now: Nanos) -> Option<Nanos> {
-        self.world().lanes.iter().filter_map(|lanes| lanes.next_end(now)).min()
+        let world = self.world();
+        let prints = world.prints.values().map(|(_, end)| (*end).max(now));
+        world.lanes.iter().filter_map(|lanes| lanes.next_end(now)).chain(prints).min()
     }
 
     /// Whether copies of this lane are under way.
@@ -127,6 +144,16 @@ impl VirtualDevice {
     /// When the page at this address was last shown there; 0 where none is.
     pub(crate) fn shown_at(&self, address: u64) -> Nanos {
         self.world().mapped.get(&address).map_or(0, |mapping| mapping.granted)
+    }
+
+    /// A kernel writes the page at this address.
+    pub(crate) fn write(&self, address: u64) {
+        let mut world = self.world();
+        world.written += 1;
+        let (value, handle) = (world.written, world.mapped.get(&address).map(|mapping| mapping.handle));
+        if let Some(handle) = handle {
+            world.contents.insert(handle, value);
+        }
     }
 
     /// Physical memory and mappings that there are, and what was done wrong.
@@ -230,9 +257,12 @@ impl Device for VirtualDevice {
     ) -> Result<(), DriverError> {
         let mut world = self.world();
         world.now += world.machine.costs.begin_copy;
+        let (target, source) = (world.handle(to), world.handle(from));
         let (Some(to), Some(from)) = (world.is_host(to), world.is_host(from)) else {
             return world.refuse(format!("copy from {from:x} to {to:x}"));
         };
+        let content = world.contents.get(&source).copied().unwrap_or(0);
+        world.contents.insert(target, content);
         let now = world.now;
         world.lanes[context as usize].begin(lane, now, bytes, to || from);
         Ok(())
@@ -249,6 +279,33 @@ impl Device for VirtualDevice {
         world.now += world.machine.costs.query;
         let now = world.now;
         Ok(world.lanes[context as usize].over((copies & 1) as usize, now) >= copies >> 1)
+    }
+
+    fn begin_print(&self, address: u64, bytes: u64, _: Context) -> Result<Taking, DriverError> {
+        let mut world = self.world();
+        world.now += world.machine.costs.launch;
+        let last = world.prints.values().map(|(_, end)| *end).max().unwrap_or(0);
+        let end = world.now.max(last) + by_size(world.machine.costs.print, bytes);
+        world.begun += 1;
+        let (taking, handle) = (world.begun, world.handle(address));
+        world.prints.insert(taking, (handle, end));
+        Ok(taking)
+    }
+
+    fn print(&self, taking: Taking, _: Context) -> Taken {
+        let mut world = self.world();
+        world.now += world.machine.costs.query;
+        match world.prints.get(&taking) {
+            Some((_, end)) if *end > world.now => return Taken::Pending,
+            Some(_) => {}
+            None => return Taken::Never,
+        }
+        let handle = world.prints.remove(&taking).map_or(0, |(handle, _)| handle);
+        Taken::Print(u128::from(world.contents.get(&handle).copied().unwrap_or(0)))
+    }
+
+    fn host_is_plenty(&self, _: u64) -> bool {
+        true
     }
 
     fn checksum(&self, _: u64, _: u64, _: Context) -> Result<u128, DriverError> {

@@ -51,7 +51,8 @@ impl Lanes {
     pub(crate) fn begin(&mut self, lane: usize, now: Nanos, bytes: u64, host: bool) -> u64 {
         self.settle(now);
         let lane = &mut self.lanes[lane];
-        lane.copies.push_back(Copy { begun: now.max(self.at), left: bytes as f64, host });
+        let extra = if host { self.rates.link * self.rates.begin as f64 } else { 0.0 };
+        lane.copies.push_back(Copy { begun: now.max(self.at), left: bytes as f64 + extra, host });
         lane.bytes += bytes;
         lane.begun += 1;
         lane.begun
@@ -166,13 +167,14 @@ mod tests {
     fn one_way_runs_at_the_link_and_both_share_it() {
         let mut alone = lanes();
         alone.begin(0, 100, 55_400_000, true);
-        assert_eq!(alone.next_end(100), Some(1_000_100));
+        assert_eq!(alone.next_end(100), Some(1_008_100), "the rate and what each copy takes besides");
         let mut both = lanes();
         both.begin(0, 0, 50_500_000, true);
         both.begin(1, 0, 50_500_000, true);
-        assert_eq!(both.next_end(0), Some(1_000_000));
-        assert_eq!((both.over(0, 999_999), both.over(1, 1_000_000)), (0, 1));
-        assert_eq!(both.busy(0), [(0, 1_000_000)]);
+        let end = both.next_end(0).unwrap();
+        assert!((1_008_000..1_010_000).contains(&end), "{end}");
+        assert_eq!((both.over(0, end - 1), both.over(1, end)), (0, 1));
+        assert_eq!(both.busy(0), [(0, end)]);
     }
 
     #[test]
@@ -180,9 +182,9 @@ mod tests {
         let mut lanes = lanes();
         assert_eq!(lanes.begin(1, 0, 55_400, true), 1);
         assert_eq!(lanes.begin(1, 10, 395_000, false), 2);
-        assert_eq!(lanes.next_end(10), Some(1_000));
-        assert_eq!(lanes.end(10), 2_000);
-        assert_eq!((lanes.over(1, 3_000), lanes.next_end(3_000)), (2, None));
+        assert_eq!(lanes.next_end(10), Some(9_000));
+        assert_eq!(lanes.end(10), 10_000);
+        assert_eq!((lanes.over(1, 11_000), lanes.next_end(11_000)), (2, None));
         assert_eq!(lanes.bytes(1), 450_400);
     }
 }

@@ -12,6 +12,8 @@ pub type Nanos = u64;
 pub struct Rates {
     /// Between a GPU and the host, one way.
     pub link: Rate,
+    /// What each copy between a GPU and the host takes besides, in nanoseconds.
+    pub begin: Nanos,
     /// The same, both ways together.
     pub both: Rate,
     /// Between two GPUs, one way.
@@ -49,6 +51,8 @@ pub struct Costs {
     pub query: Nanos,
     /// A launch.
     pub launch: Nanos,
+    /// The fingerprint of a page, from the launch on: in any case, and for each MiB.
+    pub print: (Nanos, Nanos),
     /// One decision of ours, without its calls.
     pub think: Nanos,
     /// From an event until a thread that polls for it has noticed.
@@ -86,6 +90,7 @@ impl Machine {
             page: auto_page_size(memory),
             rates: Rates {
                 link: 55.4,
+                begin: 8_000,
                 both: 101.0,
                 peer: 395.0,
                 in_place: 51.0,
@@ -94,9 +99,9 @@ impl Machine {
             },
             costs: Costs {
                 map: 1_000,
-                grant_device: 21_000,
+                grant_device: 40_000,
                 grant_host: (29_000, 9_800),
-                unmap_device: 15_000,
+                unmap_device: 40_000,
                 unmap_host: (24_000, 2_060),
                 create_device: 30_000,
                 create_host: 0,
@@ -104,7 +109,8 @@ impl Machine {
                 mark: 1_000,
                 query: 500,
                 launch: 5_000,
-                think: 5_000,
+                print: (30_000, 500),
+                think: 20_000,
                 notice: 5_000,
                 wake: 20_000,
             },

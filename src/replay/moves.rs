@@ -14,7 +14,10 @@ impl<'a> Replay<'a> {
         self.clock[PROGRAM] += self.machine.costs.launch;
         let rates = self.machine.rates;
         let (mut host, mut peer) = (0, 0);
-        for (_, bytes, place, home) in self.pages(work) {
+        for (page, bytes, place, home) in self.pages(work) {
+            if self.options.writes {
+                self.pool.device().write(page);
+            }
             match place {
                 Place::Gpu(gpu) if gpu == home => {}
                 Place::Gpu(_) => peer += bytes,
@@ -41,6 +44,14 @@ impl<'a> Replay<'a> {
             self.looked = self.clock[PROGRAM];
             self.poll(PROGRAM);
             self.look(PROGRAM);
+        }
+    }
+
+    /// What a thread beside does whose time is nobody's.
+    pub(crate) fn make_frames(&mut self) {
+        if self.pool.wants_frames() {
+            self.enter(PROGRAM);
+            self.pool.make_wanted_frames(0, 0, 2);
         }
     }
 

@@ -40,12 +40,14 @@ pub struct Options {
     pub strict: bool,
     /// How long a launch waits for the best page to go before it lets another one go that is idle.
     pub patience: Nanos,
+    /// Whether every launch writes all that it names; else none writes anything. A trace does not say.
+    pub writes: bool,
 }
 
 impl Default for Options {
     /// As the library is.
     fn default() -> Options {
-        Options { rounds: 8, skip: 0, mover: true, strict: false, patience: 20_000_000 }
+        Options { rounds: 8, skip: 0, mover: true, strict: false, patience: 20_000_000, writes: true }
     }
 }
 
@@ -130,6 +132,7 @@ fn config(machine: &Machine) -> Config {
         host_exchange,
         keep_bytes: (machine.memory / 64).min(256 << 20),
         verify: false,
+        copies_all: false,
     }
 }
 
@@ -274,6 +277,7 @@ impl<'a> Replay<'a> {
                 self.now = Now::Resting(until, self.clock[PROGRAM]);
             }
         }
+        self.make_frames();
         self.count(step.round);
         Ok(())
     }

@@ -51,7 +51,7 @@ functions! {
         cuGraphChildGraphNodeGetGraph cuGraphGetNodes cuGraphKernelNodeGetParams_v2
         cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetType cuKernelGetName
         cuKernelGetParamInfo cuLaunchKernel cuMemHostAlloc cuMemHostGetDevicePointer_v2
-        cuModuleGetFunction cuModuleLoadData;
+        cuModuleGetFunction cuModuleLoadData cuStreamCreateWithPriority;
 }
 
 impl Functions {

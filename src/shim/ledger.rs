@@ -71,6 +71,27 @@ pub fn take_host(bytes: u64, budget: u64) -> bool {
     fits
 }
 
+/// Whether host RAM may be booked merely for speed: nobody else takes part, or half of the budget is free.
+pub fn is_plenty(bytes: u64, budget: u64) -> bool {
+    match booked() {
+        Some(booked) => booked.saturating_add(bytes) <= budget / 2,
+        None => true,
+    }
+}
+
+/// Whether others take part and less than a quarter of the budget is free.
+pub fn is_short(budget: u64) -> bool {
+    booked().is_some_and(|booked| booked > budget / 4 * 3)
+}
+
+/// Host RAM that all processes have booked; `None` where there are no others.
+fn booked() -> Option<u64> {
+    let ledger = ledger()?;
+    let others: Vec<u64> = ledger.others().map(|slot| slot.host.load(Ordering::Acquire)).collect();
+    let mine = ledger.slot(ledger.mine).host.load(Ordering::Acquire);
+    (!others.is_empty()).then(|| others.iter().fold(mine, |sum, host| sum.saturating_add(*host)))
+}
+
 /// Gives booked host RAM back.
 pub fn give_host(bytes: u64) {
     if let Some(ledger) = ledger() {

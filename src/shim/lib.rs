@@ -27,6 +27,8 @@ mod marks;
 mod mover;
 mod nvml;
 mod pager;
+mod pinning;
+mod prints;
 mod quiet;
 mod real;
 mod report;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use vgmem_engine::{Context, Progress};
 
 use crate::start::{Engine, engine};
-use crate::{fork, marks, pager, quiet, trace};
+use crate::{fork, marks, pager, pinning, quiet, trace};
 
 /// GPUs that can be named by one bit each.
 const GPUS: usize = 64;
@@ -129,6 +129,11 @@ pub fn nudge(engine: &Engine, context: Context, gpu: u8) {
     }
 }
 
+/// Whether the process has begun to exit.
+pub fn is_over() -> bool {
+    OVER.load(Ordering::SeqCst)
+}
+
 /// Whether a thread moves pages of this GPU.
 pub fn is_there(gpu: u8) -> bool {
     of(gpu).thread.get().is_some() && !OVER.load(Ordering::Acquire)
@@ -155,6 +160,7 @@ extern "C" fn at_exit() {
     }
     OVER.store(true, Ordering::SeqCst);
     let begin = Instant::now();
+    pinning::wait_until_idle(begin + FAREWELL);
     for mover in MOVERS.iter().filter(|mover| mover.thread.get().is_some()) {
         while mover.step.try_lock().is_err() && begin.elapsed() < FAREWELL {
             std::thread::sleep(BUSY_NAP);
@@ -168,7 +174,13 @@ fn run(gpu: u8) {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };
     let mover = of(gpu);
     let mut moved = Instant::now();
+    let mut looked = Instant::now();
     while !OVER.load(Ordering::SeqCst) {
+        if looked.elapsed() > pinning::LOOK {
+            pinning::look_at_others(engine);
+            looked = Instant::now();
+        }
+        pinning::look(engine, mover.context.load(Ordering::Acquire), gpu);
         let found = step(engine, gpu, true);
         if found.moving {
             moved = Instant::now();
@@ -183,6 +195,9 @@ fn run(gpu: u8) {
         match (found.moving, found.running) {
             (true, _) => moved = Instant::now(),
             (false, true) => std::thread::park_timeout(IDLE_NAP),
+            (false, false) if engine.pool.twins() > 0 => {
+                std::thread::park_timeout(pinning::LOOK); // others may need them
+            }
             (false, false) => {
                 std::thread::park();
                 moved = Instant::now();

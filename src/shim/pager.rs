@@ -21,7 +21,7 @@ use vgmem_engine::{Context, Ended, Using};
 use crate::capture::{Capture, capture_of};
 use crate::start::{Engine, engine};
 use crate::trust::{self, Trust};
-use crate::{beside, broken, gate, marks, mover, quiet, scan, stats, trace};
+use crate::{beside, broken, gate, marks, mover, pinning, quiet, scan, stats, trace};
 
 /// How often launches look what to fetch next, at most, where no thread does.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
@@ -44,8 +44,6 @@ static PENALTY: AtomicU64 = AtomicU64::new(COOLING);
 static CALM: AtomicU64 = AtomicU64::new(0);
 /// When a launch looked ahead last, in microseconds since the start.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
-/// GPUs for which frames were made ahead, one bit each.
-static AHEAD: AtomicU64 = AtomicU64::new(0);
 static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Turns the pager on, before the program's first submission. `beside`: moves may run beside work.
@@ -445,13 +443,9 @@ pub fn get_ready(engine: &'static Engine, context: Context, home: u8) {
     }
     if is_beside(engine) {
         scan::prepare(engine, context);
+        engine.pool.device().prepare_prints(context);
     }
-    let bit = 1u64 << (home & 63);
-    if engine.pool.is_nearly_full(home) && AHEAD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-        let work = move || log::debug!("{} frames ahead", engine.pool.make_frames_ahead(home, context));
-        // Without the thread they are made at their first use.
-        let _ = std::thread::Builder::new().name("vgmem-pin".into()).spawn(work);
-    }
+    pinning::make_ahead(engine, context, home);
 }
 
 /// The stream that NULL names, for the plain function or its per-thread twin.

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vgmem_abi::*;
-use vgmem_engine::{Context, Copies, Device, DriverError, Handle, Place};
+use vgmem_engine::{Context, Copies, Device, DriverError, Handle, Place, Taken, Taking};
 
 pub use crate::functions::Functions;
+use crate::prints::Prints;
 use crate::{broken, ledger, trace};
 
 /// How host pages are made, found out at the first one of each GPU's node.
@@ -35,6 +36,7 @@ pub struct Driver {
     lanes: Mutex<HashMap<(Context, usize), usize>>,
     /// Events that mark copies of a lane and are free, by context, as numbers.
     events: Mutex<HashMap<Context, Vec<usize>>>,
+    prints: Prints,
 }
 
 /// Copy lanes of a context: one each way, and one for checksums.
@@ -69,6 +71,7 @@ impl Driver {
             host_budget,
             lanes: Mutex::default(),
             events: Mutex::default(),
+            prints: Prints::new(),
         }
     }
 
@@ -186,6 +189,16 @@ impl Driver {
             return Some(event as CUevent);
         }
         self.call.new_event().ok()
+    }
+
+    /// Makes what fingerprints need in the current context, while there is room.
+    pub fn prepare_prints(&self, context: Context) {
+        self.relaxed(|| self.prints.prepare(&self.call, context));
+    }
+
+    /// Whether other processes need the host RAM that is merely kept for speed.
+    pub fn host_is_short(&self) -> bool {
+        ledger::is_short(self.host_budget)
     }
 
     /// Runs `work` with `context` current and in the relaxed capture mode; whether it gave something.
@@ -357,6 +370,21 @@ impl Device for Driver {
         }
     }
 
+    fn begin_print(&self, address: u64, bytes: u64, context: Context) -> Result<Taking, DriverError> {
+        self.within(context, || {
+            let begun = self.prints.begin(&self.call, context, address, bytes);
+            begun.ok_or(DriverError::INVALID_VALUE)
+        })
+    }
+
+    fn print(&self, taking: Taking, context: Context) -> Taken {
+        self.relaxed(|| self.prints.look(&self.call, context, taking))
+    }
+
+    fn host_is_plenty(&self, bytes: u64) -> bool {
+        ledger::is_plenty(bytes, self.host_budget) && self.host_available() >= bytes
+    }
+
     fn checksum(&self, address: u64, bytes: u64, context: Context) -> Result<u128, DriverError> {
         self.within(context, || {
             let stream = self.lane(context, CHECK)?;
@@ -405,6 +433,7 @@ impl Device for Driver {
     }
 
     fn forget(&self, context: Context) {
+        self.prints.forget(context);
         self.lane_events().remove(&context);
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).retain(|(owner, _), _| *owner != context);
     }

@@ -115,7 +115,10 @@ fn remarks(engine: &Engine, snapshot: &Snapshot) -> Vec<String> {
     }
     if snapshot.fetched + snapshot.evicted > 0 {
         let (came, went) = (snapshot.fetched, snapshot.evicted);
-        lines.push(format!("paging: {came} pages came home, {went} were sent away"));
+        let unwritten = snapshot.unwritten;
+        lines.push(format!(
+            "paging: {came} pages came home, {went} were sent away, {unwritten} of them unwritten and not copied"
+        ));
         let counts: Vec<String> =
             stats::all().iter().map(|(name, count)| format!("{name} {count}")).collect();
         lines.push(format!("pager: {}", counts.join(", ")));
@@ -149,7 +152,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
     let remarks: Vec<String> = remarks(engine, snapshot).iter().map(|line| quoted(line)).collect();
     format!(
         "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\
-         \"live\":{},\"moved\":{},\"fetched\":{},\"evicted\":{},\"lost\":{},{}\
+         \"live\":{},\"moved\":{},\"fetched\":{},\"evicted\":{},\"unwritten\":{},\"lost\":{},{}\
          \"gpus\":[{}],\"host\":{{{}}},\"hooks\":{},\"given\":{},\"reached\":[{}],\"remarks\":[{}]}}\n",
         fork::process(),
         engine.pool.config().page_bytes,
@@ -160,6 +163,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
         snapshot.moved,
         snapshot.fetched,
         snapshot.evicted,
+        snapshot.unwritten,
         snapshot.lost,
         stats::all().map(|(name, count)| format!("\"{name}\":{count},")).concat(),
         gpus.join(","),

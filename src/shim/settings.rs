@@ -90,6 +90,8 @@ pub struct Settings {
     pub paging: bool,
     /// `VGMEM_SAFETY`: whether pages may move while work runs.
     pub safety: Safety,
+    /// `VGMEM_COPY_OUT`: whether every page that goes is copied, also one that was not written since it came.
+    pub copies_all: bool,
     /// `VGMEM_VERIFY`: compare every page's bytes at both ends of every move.
     pub verify: bool,
     /// `VGMEM_CHAOS`: seed of random page moves, for tests.
@@ -121,7 +123,7 @@ impl fmt::Display for BadSetting {
 type Parsed<T> = Result<T, ()>;
 
 /// Name of every setting, and what it accepts.
-pub const ACCEPTED: [(&str, &str); 16] = [
+pub const ACCEPTED: [(&str, &str); 17] = [
     ("VGMEM_DEVICES", "all, or ordinals or UUIDs of visible GPUs such as 0,2,3"),
     ("VGMEM_DEVICE_LIMIT", "a size for every GPU such as 20G, or sizes by ordinal such as 0:20G,1:8G"),
     ("VGMEM_DEVICE_RESERVE", "a size for every GPU such as 512M, or sizes by ordinal such as 0:1G,1:512M"),
@@ -132,6 +134,7 @@ pub const ACCEPTED: [(&str, &str); 16] = [
     ("VGMEM_ADVERTISE", "device, share or pool"),
     ("VGMEM_PAGING", "off or auto"),
     ("VGMEM_SAFETY", "strict or auto"),
+    ("VGMEM_COPY_OUT", "written or all"),
     ("VGMEM_VERIFY", "1 or 0"),
     ("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     ("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
@@ -290,6 +293,11 @@ impl Settings {
             safety: read("VGMEM_SAFETY", Safety::Auto, |text| match text {
                 "strict" => Ok(Safety::Strict),
                 "auto" => Ok(Safety::Auto),
+                _ => Err(()),
+            })?,
+            copies_all: read("VGMEM_COPY_OUT", false, |text| match text {
+                "written" => Ok(false),
+                "all" => Ok(true),
                 _ => Err(()),
             })?,
             verify: read("VGMEM_VERIFY", false, switch)?,

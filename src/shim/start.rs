@@ -382,6 +382,7 @@ fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, byt
         host_exchange: exchange(host),
         keep_bytes: (smallest / 64).min(KEEP_AT_MOST),
         verify: settings.verify,
+        copies_all: settings.copies_all,
     }
 }
 

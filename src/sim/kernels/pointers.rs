@@ -185,6 +185,37 @@ fn scan(exec: &Exec, args: &Args) -> Answer {
     Ok(())
 }
 
+/// The pager's fingerprint of pairs of words: its sums where the first block stores them. Those of other blocks are 0,
+/// as they were before.
+fn print(exec: &Exec, args: &Args) -> Answer {
+    let (address, words, result) = (args.u64(0)?, times(args.u64(1)?, 2)?, args.u64(4)?);
+    let (mut key, mut weight) = (args.u64(2)?, args.u64(3)?);
+    aligned(address, 16)?;
+    aligned(result, 8)?;
+    let from = exec.read(address, times(words, 8)?)?.cast::<u64>();
+    let mut buffer = [0_u64; SCANNED as usize];
+    let mut sums = [0_u64; 2];
+    for first in (0..words).step_by(SCANNED as usize) {
+        let part = &mut buffer[..(words - first).min(SCANNED) as usize];
+        // SAFETY: `words` words were allowed, of which these are the next ones.
+        unsafe { load(from.add(first as usize), part) };
+        for word in part {
+            let mut mixed = word.wrapping_add(key);
+            for _ in 0..2 {
+                mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            }
+            mixed ^= mixed >> 32;
+            sums[0] = sums[0].wrapping_add(mixed);
+            sums[1] = sums[1].wrapping_add(mixed.wrapping_mul(weight));
+            key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            weight = weight.wrapping_add(0x236a_96c6_4b2e_da06);
+        }
+    }
+    // SAFETY: sixteen bytes are asked for.
+    unsafe { store(exec.write(result, 16)?.cast(), &sums) };
+    Ok(())
+}
+
 /// Passes time; a kernel that lost its memory ends early.
 fn pass(exec: &Exec, micros: u64) {
     let end = Instant::now() + Duration::from_micros(micros);
@@ -237,6 +268,7 @@ pub(super) fn each(to: Add) {
     to("self_step_u64", &[PTR, U64, U64], Box::new(self_step));
     to("atomic_add_u64", &[PTR, U64], Box::new(atomic_add));
     to("vgmem_scan", &[PTR, U64, PTR, PTR, PTR], Box::new(scan));
+    to("vgmem_print", &[PTR, U64, U64, U64, PTR], Box::new(print));
     to("sleep_us", &[U64], Box::new(sleep));
     to("write_after_us", &[PTR, U32, U64], Box::new(write_after));
     to("spin_until_u32", &[PTR, U32], Box::new(spin_until));

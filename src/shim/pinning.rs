@@ -1,0 +1,91 @@
+//! Host RAM that is pinned beside the program's work: pinning a page takes longer than copying it.
+//!
+//! Frames for moves are made when a GPU is nearly full, and further ones while they save copies (twins). What is kept
+//! merely for speed goes back when other processes need the memory. The threads end when there is nothing to do.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+use vgmem_engine::Context;
+
+use crate::mover;
+use crate::start::Engine;
+
+/// Between two looks whether more frames are wanted, and how often in vain before the thread ends.
+const NAP: Duration = Duration::from_millis(2);
+const LOOKS: u32 = 50;
+/// A frame keeps the driver busy, which those who move pages need: so many times as long nothing is made.
+const PARTS: u32 = 9;
+/// Not begun again so soon where no frames could be had.
+const REST: Duration = Duration::from_secs(1);
+/// Between two looks whether others need the memory.
+pub const LOOK: Duration = Duration::from_millis(250);
+
+/// GPUs for which frames were made ahead, one bit each.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
+/// A thread makes frames for twins, or rests afterwards.
+static MAKING: AtomicBool = AtomicBool::new(false);
+/// Held while such a thread calls the driver.
+static CALLING: Mutex<()> = Mutex::new(());
+
+/// Makes the frames that moves of a GPU need, once, when it is nearly full.
+pub fn make_ahead(engine: &'static Engine, context: Context, home: u8) {
+    let bit = 1u64 << (home & 63);
+    if engine.pool.is_nearly_full(home) && AHEAD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        let work = move || log::debug!("{} frames ahead", engine.pool.make_frames_ahead(home, context));
+        // Without the thread they are made at their first use.
+        let _ = std::thread::Builder::new().name("vgmem-pin".into()).spawn(work);
+    }
+}
+
+/// Lets a thread make frames while they are wanted. One load where they are not.
+pub fn look(engine: &'static Engine, context: Context, home: u8) {
+    if !engine.pool.wants_frames() || MAKING.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let work = move || {
+        make(engine, context, home);
+        MAKING.store(false, Ordering::Release);
+    };
+    if std::thread::Builder::new().name("vgmem-pin".into()).spawn(work).is_err() {
+        MAKING.store(false, Ordering::Release); // pages are copied as without
+    }
+}
+
+fn make(engine: &Engine, context: Context, home: u8) {
+    let mut vain = 0;
+    let mut all = 0;
+    while vain < LOOKS {
+        let begin = Instant::now();
+        let made = {
+            let Ok(_calling) = CALLING.lock() else { return };
+            if mover::is_over() {
+                return;
+            }
+            engine.pool.make_wanted_frames(home, context, 1)
+        };
+        all += made;
+        vain = if made > 0 { 0 } else { vain + 1 };
+        std::thread::sleep(NAP.max(PARTS * begin.elapsed()));
+    }
+    log::debug!("{all} frames for pages that may be unwritten");
+    if engine.pool.wants_frames() {
+        std::thread::sleep(REST);
+    }
+}
+
+/// Gives what is kept merely for speed back where other processes need it.
+pub fn look_at_others(engine: &Engine) {
+    if engine.pool.twins() > 0 && engine.pool.device().host_is_short() {
+        let bytes = engine.pool.release_twins();
+        log::debug!("{} MiB of host RAM given back for other processes", bytes >> 20);
+    }
+}
+
+/// The process ends: waits until no frame is being made, at most until `end`.
+pub fn wait_until_idle(end: Instant) {
+    while matches!(CALLING.try_lock(), Err(TryLockError::WouldBlock)) && Instant::now() < end {
+        std::thread::sleep(NAP);
+    }
+}

@@ -1,0 +1,404 @@
+//! Fingerprints of pages: has a page been written since it came home?
+//!
+//! A kernel of ours (`print.ptx`) adds up two sums of 64 bits over all words of a page, on a stream of its own that
+//! goes before the program's. The words are mixed with a key that each process draws, so that bytes which meet by
+//! chance differ in every other run; that two ranges of different bytes have the same fingerprint happens once in
+//! more than 2^100 cases. (One word that differs is seen in any case. Of more the differences of the mixed words
+//! must cancel out in both sums, whose weights differ by (i - j) * TURN: for a page of 2^22 words that leaves at
+//! most 23 of 128 bits to chance.)
+//!
+//! An answer is never *the same* by accident: an error, a context that has ended, or an answer that is late reads as
+//! unknown, and then the page is copied. The kernel has to give what [`reference`] gives in each context before its
+//! answers count there. A GPU that is full of the program's work may let the kernel wait: after [`PATIENCE`] nobody
+//! asks any more until it is over.
+//!
+//! No lock is held across a driver call.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vgmem_abi::*;
+use vgmem_engine::{Context, Taken, Taking};
+
+use crate::real::{Functions, NON_BLOCKING};
+
+/// The kernel's text, as `cuModuleLoadData` takes it.
+const TEXT: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("print.ptx"), "\0").as_bytes()) {
+    Ok(text) => text,
+    Err(_) => c"",
+};
+const _: () = assert!(!TEXT.is_empty(), "print.ptx holds a NUL");
+const ENTRY: &CStr = c"vgmem_print";
+/// What is added for each further word to the key and to the weight, as in the kernel.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+const TURN: u64 = 0x236a_96c6_4b2e_da06;
+const MIX: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// Threads of a block, pairs of words of a thread before there is another block, and most blocks: enough loads under
+/// way for the memory's rate.
+const THREADS: u64 = 512;
+const PAIRS_OF_A_THREAD: u64 = 4;
+const MOST_BLOCKS: u64 = 256;
+/// Bytes of the sums of one fingerprint, and fingerprints that can be under way.
+const SUMS: u64 = 16 * MOST_BLOCKS;
+const SLOTS: usize = 64;
+/// Words of the test, behind the sums: an odd number of pairs, more than one round of the kernel.
+const TEST_WORDS: u64 = 2 * 4001;
+/// How long an answer is waited for. A copy of the page takes a few hundred microseconds.
+const PATIENCE: Duration = Duration::from_millis(4);
+/// Host memory flag: GPUs can reach it.
+const DEVICEMAP: c_uint = 2;
+/// A priority before any; the driver takes the nearest that there is.
+const FIRST: c_int = -1000;
+
+/// How far a context is.
+enum State {
+    /// A thread makes what is needed, with this number.
+    Preparing(u64),
+    /// The kernel is there, and runs its test up to this event.
+    Testing(Kit, usize),
+    Ready(Kit),
+    /// The driver cannot, or the test failed. Not tried again.
+    Failed,
+}
+
+/// What a context needs. It all goes with the context. Handles and addresses as numbers.
+#[derive(Clone)]
+struct Kit {
+    function: usize,
+    launch: pointers::cuLaunchKernel,
+    stream: usize,
+    /// The pinned memory, as the host and as the GPU know it.
+    host: usize,
+    device: u64,
+    slots: Vec<Slot>,
+}
+
+/// Room for one fingerprint.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// Its event, or 0 before the first use.
+    event: usize,
+    /// When it was begun, while somebody waits for it.
+    begun: Option<Instant>,
+    blocks: u64,
+    /// Nobody waits for it any more, and the kernel may still store to it.
+    late: bool,
+}
+
+impl Slot {
+    fn is_free(&self) -> bool {
+        self.begun.is_none() && !self.late
+    }
+}
+
+/// The fingerprints of all contexts.
+pub struct Prints {
+    contexts: Mutex<HashMap<Context, State>>,
+    key: u64,
+    /// Odd.
+    factor: u64,
+    /// Numbers the contexts: a handle may come back for another one.
+    number: AtomicU64,
+}
+
+impl Prints {
+    /// With keys that other processes do not have.
+    pub fn new() -> Prints {
+        let mut keys = [0u64; 2];
+        // SAFETY: the buffer is live and has that many bytes. Where there is no chance, the keys are what they are.
+        unsafe { libc::getrandom(keys.as_mut_ptr().cast(), size_of_val(&keys), libc::GRND_NONBLOCK) };
+        Prints { contexts: Mutex::default(), key: keys[0], factor: keys[1] | 1, number: AtomicU64::new(1) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Context, State>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads the kernel into the current context and starts its test. To be called while there is room.
+    pub fn prepare(&self, call: &Functions, context: Context) {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let is_own = |state: &State| matches!(state, State::Preparing(own) if *own == number);
+        if !is_own(self.lock().entry(context).or_insert(State::Preparing(number))) {
+            return; // it is there, or another thread does it
+        }
+        let made = self.make(call);
+        if let Err(rc) = &made {
+            log::debug!("no fingerprints in context {context:#x}: the driver answered {rc}");
+        }
+        if let Some(state) = self.lock().get_mut(&context).filter(|state| is_own(state)) {
+            *state = made.map_or(State::Failed, |(kit, event)| State::Testing(kit, event));
+        }
+    }
+
+    /// A context has ended, and everything of it.
+    pub fn forget(&self, context: Context) {
+        self.lock().remove(&context);
+    }
+
+    /// Begins to take a fingerprint in the current context.
+    pub fn begin(&self, call: &Functions, context: Context, address: u64, bytes: u64) -> Option<Taking> {
+        self.settle(call, context);
+        let (kit, index) = {
+            let mut contexts = self.lock();
+            let Some(State::Ready(kit)) = contexts.get_mut(&context) else { return None };
+            if kit.slots.iter().any(|slot| slot.late) {
+                return None; // the next one would wait behind it
+            }
+            let index = kit.slots.iter().position(Slot::is_free)?;
+            kit.slots[index].begun = Some(Instant::now());
+            (Kit { slots: vec![kit.slots[index]], ..kit.clone_without_slots() }, index)
+        };
+        let mut slot = kit.slots[0];
+        if slot.event == 0 {
+            slot.event = call.new_event().map_or(0, |event| event as usize);
+        }
+        let result = index as u64 * SUMS;
+        let launched = slot.event != 0
+            // SAFETY: the kernel and a stream of this context; its sums go where nothing else is.
+            && unsafe { self.launch(&kit, address, bytes / 16, result, &mut slot.blocks) } == CUDA_SUCCESS;
+        let recorded = launched && {
+            // SAFETY: an event and a stream of ours in this context.
+            let rc = unsafe { (call.cuEventRecord)(slot.event as CUevent, kit.stream as CUstream) };
+            rc == CUDA_SUCCESS
+        };
+        if let Some(State::Ready(kit)) = self.lock().get_mut(&context) {
+            // What was launched and has no event behind it may store at any time: the slot stays taken.
+            let begun = kit.slots[index].begun.filter(|_| launched);
+            kit.slots[index] = Slot { begun, ..slot };
+        }
+        recorded.then_some(index as Taking)
+    }
+
+    /// How far one is.
+    pub fn look(&self, call: &Functions, context: Context, taking: Taking) -> Taken {
+        let index = taking as usize;
+        let slot = match self.lock().get(&context) {
+            Some(State::Ready(kit)) => kit.slots[index],
+            _ => return Taken::Never,
+        };
+        let Some(begun) = slot.begun else { return Taken::Never };
+        let rc = query(call, slot.event);
+        let mut contexts = self.lock();
+        let Some(State::Ready(kit)) = contexts.get_mut(&context) else { return Taken::Never };
+        if rc == CUDA_ERROR_NOT_READY && begun.elapsed() < PATIENCE {
+            return Taken::Pending;
+        }
+        let slot = &mut kit.slots[index];
+        (slot.begun, slot.late) = (None, rc != CUDA_SUCCESS);
+        if rc != CUDA_SUCCESS {
+            return Taken::Never;
+        }
+        let blocks = slot.blocks;
+        let sums = (0..blocks).map(|block| kit.sums(index as u64 * SUMS + 16 * block));
+        Taken::Print(joined(
+            sums.fold((0, 0), |all: (u64, u64), one| (all.0.wrapping_add(one.0), all.1.wrapping_add(one.1))),
+        ))
+    }
+
+    /// Looks whether the test, or those that were late, are over.
+    fn settle(&self, call: &Functions, context: Context) {
+        let (test, late) = match self.lock().get(&context) {
+            Some(State::Testing(_, event)) => (Some(*event), Vec::new()),
+            Some(State::Ready(kit)) => {
+                let late = kit.slots.iter().enumerate().filter(|(_, slot)| slot.late);
+                (None, late.map(|(index, slot)| (index, slot.event)).collect())
+            }
+            _ => return,
+        };
+        if let Some(event) = test {
+            let rc = query(call, event);
+            let mut contexts = self.lock();
+            if rc != CUDA_ERROR_NOT_READY
+                && let Some(State::Testing(kit, own)) = contexts.get(&context)
+                && *own == event
+            {
+                let right = rc == CUDA_SUCCESS && self.is_right(kit);
+                if !right {
+                    log::warn!(
+                        "no fingerprints in context {context:#x}: their test failed (the driver answered {rc})"
+                    );
+                }
+                let state = if right { State::Ready(kit.clone()) } else { State::Failed };
+                contexts.insert(context, state);
+            }
+        }
+        let over = late.into_iter().filter(|(_, event)| query(call, *event) == CUDA_SUCCESS);
+        let over: Vec<usize> = over.map(|(index, _)| index).collect();
+        if !over.is_empty()
+            && let Some(State::Ready(kit)) = self.lock().get_mut(&context)
+        {
+            over.into_iter().for_each(|index| kit.slots[index].late = false);
+        }
+    }
+
+    /// All that is needed in the current context, and the event behind the test.
+    fn make(&self, call: &Functions) -> Result<(Kit, usize), CUresult> {
+        let (Some(allocate), Some(pointer), Some(load), Some(get), Some(launch)) = (
+            call.cuMemHostAlloc,
+            call.cuMemHostGetDevicePointer_v2,
+            call.cuModuleLoadData,
+            call.cuModuleGetFunction,
+            call.cuLaunchKernel,
+        ) else {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        };
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the text ends with NUL; the out-parameter is live.
+        check(unsafe { load(&mut module, TEXT.as_ptr().cast()) })?;
+        // SAFETY: the module just loaded, a name that ends with NUL, and a live out-parameter.
+        check(unsafe { get(&mut function, module, ENTRY.as_ptr()) })?;
+        if let Some(load) = call.cuFuncLoad {
+            // Else the first launch would load it, and wait for the program's work.
+            // SAFETY: the function of the module just loaded.
+            check(unsafe { load(function) })?;
+        }
+        let (mut host, mut device, mut stream) = (std::ptr::null_mut(), 0, std::ptr::null_mut());
+        let bytes = SLOTS * SUMS as usize + 8 * TEST_WORDS as usize;
+        // SAFETY: the out-parameter is live.
+        check(unsafe { allocate(&mut host, bytes, DEVICEMAP) })?;
+        // SAFETY: the memory just allocated, and a live out-parameter.
+        check(unsafe { pointer(&mut device, host, 0) })?;
+        check(match call.cuStreamCreateWithPriority {
+            // SAFETY: the out-parameter is live.
+            Some(create) => unsafe { create(&mut stream, NON_BLOCKING, FIRST) },
+            // SAFETY: the same.
+            None => unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) },
+        })?;
+        let kit = Kit {
+            function: function as usize,
+            launch,
+            stream: stream as usize,
+            host: host as usize,
+            device,
+            slots: vec![Slot::default(); SLOTS],
+        };
+        let event = call.new_event()?;
+        for (number, word) in test_words().enumerate() {
+            kit.word(SLOTS as u64 * SUMS + 8 * number as u64).store(word, Ordering::Relaxed);
+        }
+        let mut blocks = 0;
+        // SAFETY: the kernel in the current context; the words of the test and the first slot are in its pinned memory.
+        check(unsafe { self.launch(&kit, device + SLOTS as u64 * SUMS, TEST_WORDS / 2, 0, &mut blocks) })?;
+        // SAFETY: an event and a stream of ours.
+        check(unsafe { (call.cuEventRecord)(event, stream) })?;
+        Ok((kit, event as usize))
+    }
+
+    /// Whether the test, which is over, gave what is right.
+    fn is_right(&self, kit: &Kit) -> bool {
+        let sums = (0..blocks(TEST_WORDS / 2)).map(|block| kit.sums(16 * block));
+        let found =
+            sums.fold((0u64, 0u64), |all, one| (all.0.wrapping_add(one.0), all.1.wrapping_add(one.1)));
+        joined(found) == reference(test_words(), self.key, self.factor)
+    }
+
+    /// # Safety
+    /// The kit is the current context's, and `pairs` pairs of words can be read at `address`; nothing uses the slot.
+    unsafe fn launch(&self, kit: &Kit, address: u64, pairs: u64, result: u64, count: &mut u64) -> CUresult {
+        let mut values = [address, pairs, self.key, self.factor, kit.device + result];
+        let mut params = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
+        *count = blocks(pairs);
+        let (function, stream) = (kit.function as CUfunction, kit.stream as CUstream);
+        let (params, extra) = (params.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: the caller's promise; the driver copies the five parameters before it comes back.
+        unsafe {
+            (kit.launch)(function, *count as c_uint, 1, 1, THREADS as c_uint, 1, 1, 0, stream, params, extra)
+        }
+    }
+}
+
+impl Kit {
+    fn clone_without_slots(&self) -> Kit {
+        Kit { slots: Vec::new(), ..*self }
+    }
+
+    /// A word in the pinned memory. The context has not ended: the memory would have gone with it.
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        // SAFETY: all offsets are multiples of 8 inside the memory; host and GPU use whole words only.
+        unsafe { AtomicU64::from_ptr((self.host + offset as usize) as *mut u64) }
+    }
+
+    fn sums(&self, offset: u64) -> (u64, u64) {
+        (self.word(offset).load(Ordering::Acquire), self.word(offset + 8).load(Ordering::Acquire))
+    }
+}
+
+fn blocks(pairs: u64) -> u64 {
+    pairs.div_ceil(THREADS * PAIRS_OF_A_THREAD).clamp(1, MOST_BLOCKS)
+}
+
+fn joined((first, second): (u64, u64)) -> u128 {
+    u128::from(first) | u128::from(second) << 64
+}
+
+/// What the kernel gives for these words.
+fn reference(words: impl Iterator<Item = u64>, key: u64, factor: u64) -> u128 {
+    let mix = |word: u64| {
+        let word = (word ^ word >> 32).wrapping_mul(MIX);
+        let word = (word ^ word >> 32).wrapping_mul(MIX);
+        word ^ word >> 32
+    };
+    joined((0u64..).zip(words).fold((0, 0), |(first, second): (u64, u64), (at, word)| {
+        let mixed = mix(word.wrapping_add(key).wrapping_add(at.wrapping_mul(STEP)));
+        let weight = factor.wrapping_add(at.wrapping_mul(TURN));
+        (first.wrapping_add(mixed), second.wrapping_add(mixed.wrapping_mul(weight)))
+    }))
+}
+
+/// Words of all kinds, equal neighbours among them.
+fn test_words() -> impl Iterator<Item = u64> {
+    (0..TEST_WORDS).map(|at| if at % 7 < 2 { 0 } else { at.wrapping_mul(at).wrapping_mul(STEP) })
+}
+
+fn check(rc: CUresult) -> Result<(), CUresult> {
+    if rc == CUDA_SUCCESS { Ok(()) } else { Err(rc) }
+}
+
+fn query(call: &Functions, event: usize) -> CUresult {
+    // SAFETY: an event of ours; its context has not ended, or nobody would ask.
+    unsafe { (call.cuEventQuery)(event as CUevent) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn print(words: &[u64]) -> u128 {
+        reference(words.iter().copied(), 12345, 678_901)
+    }
+
+    #[test]
+    fn a_word_that_changes_or_moves_is_seen_in_both_sums() {
+        let plain = [7u64; 64];
+        let base = print(&plain);
+        let differs = |words: &[u64]| {
+            let other = print(words);
+            other as u64 != base as u64 && other >> 64 != base >> 64
+        };
+        for at in 0..64 {
+            for bit in 0..64 {
+                let mut words = plain;
+                words[at] ^= 1 << bit;
+                assert!(differs(&words), "bit {bit} of word {at}");
+            }
+        }
+        let mut swapped = plain;
+        (swapped[3], swapped[9]) = (1, 2);
+        let once = print(&swapped);
+        swapped.swap(3, 9);
+        assert_ne!(once, print(&swapped));
+        assert_ne!(print(&[0; 63]), print(&[0; 64]));
+    }
+
+    #[test]
+    fn the_key_changes_everything() {
+        let words: Vec<u64> = test_words().collect();
+        let one = reference(words.iter().copied(), 1, 3);
+        assert_ne!(one as u64, reference(words.iter().copied(), 2, 3) as u64);
+        assert_ne!(one >> 64, reference(words.iter().copied(), 1, 5) >> 64);
+    }
+}
