@@ -20,6 +20,14 @@ pub(crate) fn bytes_on(lane: usize, motions: &[Motion]) -> u64 {
 }
 
 impl<D: Device> Pool<D> {
+    /// Ends copies that are over; whether others are under way. Plans nothing.
+    pub fn look_at_copies(&self, home: u8) -> bool {
+        let Ok(mut motions) = self.motions[home as usize].try_lock() else { return true };
+        self.land_motions(&mut motions);
+        self.show_waiting(home, &motions);
+        !motions.is_empty()
+    }
+
     /// Fetches what is expected to be needed next, as far as that costs hardly more copies; whether anything is on
     /// its way. Leaves `reserved` bytes at home to a launch that waits.
     pub fn look_ahead(&self, home: u8, context: Context, reserved: u64) -> bool {

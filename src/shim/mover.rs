@@ -21,6 +21,8 @@ const GPUS: usize = 64;
 const BUSY_NAP: Duration = Duration::from_micros(10);
 /// Between two looks while work runs whose end might let pages move.
 const IDLE_NAP: Duration = Duration::from_micros(200);
+/// Microseconds between two plans while no launch waits: launches need the locks that a plan takes.
+const BETWEEN_PLANS: u64 = 50;
 /// How long the first kind of nap goes on after pages moved.
 const STILL: Duration = Duration::from_millis(2);
 /// How long the end of the process waits for a step that is under way.
@@ -46,6 +48,8 @@ struct Mover {
     progress: AtomicU64,
     /// Held during a step, which calls the driver.
     step: Mutex<()>,
+    /// When the last plan was made, in microseconds.
+    planned: AtomicU64,
     awake: AtomicBool,
     started: AtomicBool,
     thread: OnceLock<Thread>,
@@ -57,6 +61,7 @@ static MOVERS: [Mover; GPUS] = [const {
         demand: Mutex::new(None),
         progress: AtomicU64::new(WAITING),
         step: Mutex::new(()),
+        planned: AtomicU64::new(0),
         awake: AtomicBool::new(false),
         started: AtomicBool::new(false),
         thread: OnceLock::new(),
@@ -124,7 +129,7 @@ pub fn nudge(engine: &Engine, context: Context, gpu: u8) {
             }
         }
         _ => {
-            step(engine, gpu, false);
+            step(engine, gpu, false, true);
         }
     }
 }
@@ -181,7 +186,7 @@ fn run(gpu: u8) {
             looked = Instant::now();
         }
         pinning::look(engine, mover.context.load(Ordering::Acquire), gpu);
-        let found = step(engine, gpu, true);
+        let found = step(engine, gpu, true, false);
         if found.moving {
             moved = Instant::now();
         }
@@ -191,7 +196,7 @@ fn run(gpu: u8) {
         }
         // Whoever comes from here on wakes the thread; what came before is seen by one more look.
         mover.awake.store(false, Ordering::SeqCst);
-        let found = step(engine, gpu, true);
+        let found = step(engine, gpu, true, true);
         match (found.moving, found.running) {
             (true, _) => moved = Instant::now(),
             (false, true) => std::thread::park_timeout(IDLE_NAP),
@@ -217,7 +222,8 @@ struct Found {
 
 /// `own`: on the thread of this GPU, which calls nobody once the process has begun to exit. Threads of the program that
 /// go on then take their steps themselves.
-fn step(engine: &Engine, gpu: u8, own: bool) -> Found {
+/// `plans`: also when the last plan is just made.
+fn step(engine: &Engine, gpu: u8, own: bool, plans: bool) -> Found {
     let mover = of(gpu);
     let nothing = Found { moving: false, running: false };
     let Ok(_step) = mover.step.try_lock() else { return Found { moving: true, ..nothing } };
@@ -244,7 +250,14 @@ fn step(engine: &Engine, gpu: u8, own: bool) -> Found {
         };
         mover.progress.store(demand.ticket << 2 | progress, Ordering::Release);
     }
-    let moving = trace::call("look-ahead", || engine.pool.look_ahead(gpu, context, reserved));
+    let now = pager::micros();
+    let is_time = now.saturating_sub(mover.planned.load(Ordering::Relaxed)) > BETWEEN_PLANS;
+    let moving = if is_time || plans || demand.is_some() {
+        mover.planned.store(now, Ordering::Relaxed);
+        trace::call("look-ahead", || engine.pool.look_ahead(gpu, context, reserved))
+    } else {
+        engine.pool.look_at_copies(gpu)
+    };
     Found { moving: moving || demand.is_some(), running }
 }
 

@@ -325,7 +325,7 @@ fn is_disturbed(engine: &Engine) -> bool {
 }
 
 /// Microseconds of a clock that only goes forward.
-fn micros() -> u64 {
+pub fn micros() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the out-parameter is live.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };

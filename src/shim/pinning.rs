@@ -3,7 +3,7 @@
 //! Frames for moves are made when a GPU is nearly full, and further ones while they save copies (twins). What is kept
 //! merely for speed goes back when other processes need the memory. The threads end when there is nothing to do.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,10 @@ use crate::start::Engine;
 /// Between two looks whether more frames are wanted, and how often in vain before the thread ends.
 const NAP: Duration = Duration::from_millis(2);
 const LOOKS: u32 = 50;
-/// A frame keeps the driver busy, which those who move pages need: so many times as long nothing is made.
-const PARTS: u32 = 9;
+/// A frame keeps the driver busy for 7 to 13 ms, in which no page can be mapped (docs/DRIVER_FACTS.md): behind the first
+/// ones, which are made while the program begins to page, nothing is made for so many times as long.
+const PARTS: u32 = 49;
+const FIRST: usize = 24;
 /// Not begun again so soon where no frames could be had.
 const REST: Duration = Duration::from_secs(1);
 /// Between two looks whether others need the memory.
@@ -26,6 +28,8 @@ pub const LOOK: Duration = Duration::from_millis(250);
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 /// A thread makes frames for twins, or rests afterwards.
 static MAKING: AtomicBool = AtomicBool::new(false);
+/// Frames that were made for twins.
+static MADE: AtomicUsize = AtomicUsize::new(0);
 /// Held while such a thread calls the driver.
 static CALLING: Mutex<()> = Mutex::new(());
 
@@ -67,7 +71,8 @@ fn make(engine: &Engine, context: Context, home: u8) {
         };
         all += made;
         vain = if made > 0 { 0 } else { vain + 1 };
-        std::thread::sleep(NAP.max(PARTS * begin.elapsed()));
+        let first = MADE.fetch_add(made, Ordering::Relaxed) < FIRST;
+        std::thread::sleep(if first { NAP } else { NAP.max(PARTS * begin.elapsed()) });
     }
     log::debug!("{all} frames for pages that may be unwritten");
     if engine.pool.wants_frames() {
