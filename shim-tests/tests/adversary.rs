@@ -205,6 +205,21 @@ fn pages_go_to_a_peer_before_they_go_to_the_host() {
     }
 }
 
+/// GPUs that the program does not use copy for the one that it uses, to host RAM and back (`VGMEM_PATHS=auto`), and the
+/// program sees nothing of it.
+#[test]
+fn pages_go_over_the_links_of_idle_gpus() {
+    let modes = ALL[2].1.iter().map(|mode| ("adversary_load", *mode));
+    for (name, mode) in modes.chain([("adversary_time", "late_writer"), ("adversary", "kernel_table")]) {
+        let run = program(name, mode, 4).sim("gpus=3,mem=136M,host=4G,link=nvlink4").env("VGMEM_HOST", "2G");
+        let run = run.env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_PAGING", "auto").env("VGMEM_PATHS", "auto");
+        let (outcome, report) = Report::of(&run.env("VGMEM_DEVICE_LIMIT", "0:136M,1:2M,2:2M"));
+        assert_eq!((outcome.number("wrong"), outcome.stderr.as_str()), (0, ""), "{mode}: {outcome:#?}");
+        assert!(report.number("helped") > 20, "{mode}: {report:?}");
+        assert_eq!((report.number("live"), report.number("lost")), (0, 0), "{mode}: {report:?}");
+    }
+}
+
 /// What trust was wrong about is loud, with what to do about it, and never a wrong byte; strict does it right.
 #[test]
 fn a_trusted_kernel_that_follows_an_address_after_all_is_loud() {

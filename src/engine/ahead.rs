@@ -84,10 +84,10 @@ impl<D: Device> Pool<D> {
         self.looked[home as usize].swap(now, Ordering::AcqRel) != now
     }
 
-    /// Bytes that may be on their way in one direction: enough for the link, or the largest pages two at a time.
+    /// Bytes that may be on their way in one direction: enough for every link, or the largest pages two at a time.
     pub(crate) fn window(&self, whom: For) -> u64 {
         let most = self.config.gpus[whom.home as usize].exchange.max(1);
-        most.min(WINDOW.max(2 * self.config.page_bytes))
+        most.min(self.links(whom.home) * WINDOW.max(2 * self.config.page_bytes))
     }
 
     /// All allocations as they stand: the pages that may move.

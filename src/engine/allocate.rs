@@ -7,7 +7,8 @@ use vgmem_policy::{GRANULE, Shortage, pieces, place, round_up};
 use crate::device::{Device, DriverError, Handle};
 use crate::exchange::Frame;
 use crate::map::PageId;
-use crate::pool::{Allocation, Around, Page, Pool, Request, State};
+use crate::pool::{Allocation, Page, Pool, Request, State};
+use crate::tiers::Around;
 use crate::uses::Uses;
 
 /// Bytes and tier of each piece, in address order.

@@ -21,8 +21,9 @@ use std::sync::atomic::Ordering;
 use vgmem_policy::{Exchange, PageRef, spill_order};
 
 use crate::device::{Context, Device, DriverError, Handle};
-use crate::pool::{Around, Note, Pool, State};
+use crate::pool::{Note, Pool, State};
 use crate::relocate::wait_firmly;
+use crate::tiers::Around;
 
 /// Bytes that one wave copies in one direction, at most: half of the exchange reserve, so that a wave can be under way
 /// while the last one is mapped.
@@ -395,7 +396,7 @@ impl<D: Device> Pool<D> {
         let released = gone && self.device.release(place, frame.bytes, frame.handle).is_ok();
         let mut state = self.lock();
         if gone {
-            state.spans.give(frame.shadow, frame.bytes);
+            state.forget_shadow(frame.shadow, frame.bytes);
         }
         if released {
             state.uncharge(frame.tier, frame.bytes);

@@ -97,6 +97,7 @@ impl<D: Device> Pool<D> {
         if gone {
             // Its work is over: nobody shall wait for it, and its handle may come back for another GPU.
             self.device.forget(context);
+            self.forget_paths(context);
             self.lock().contexts.iter_mut().for_each(|known| known.retain(|&other| other != context));
         }
         for allocation in doomed {
@@ -251,7 +252,7 @@ impl<D: Device> Pool<D> {
     pub(crate) fn hide(&self, page: &Page) -> Result<(), DriverError> {
         if page.shadow != 0 {
             self.device.unmap(page.shadow, page.bytes)?;
-            self.lock().spans.give(page.shadow, page.bytes);
+            self.lock().forget_shadow(page.shadow, page.bytes);
         }
         Ok(())
     }

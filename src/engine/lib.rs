@@ -12,6 +12,7 @@ mod free;
 mod gate;
 mod map;
 mod overlap;
+mod paths;
 mod pool;
 mod relocate;
 mod show;
@@ -28,7 +29,10 @@ mod tests_overlap;
 #[cfg(test)]
 mod tests_pager;
 #[cfg(test)]
+mod tests_paths;
+#[cfg(test)]
 mod tests_twins;
+mod tiers;
 mod twins;
 mod uses;
 mod verify;

@@ -26,6 +26,7 @@ use crate::ahead::bytes_on;
 use crate::device::{Context, Copies, Device, Taking};
 use crate::exchange::{For, Frame};
 use crate::map::PageId;
+use crate::paths::{firsts, needs};
 use crate::pool::{Allocation, Note, Pool, State};
 use crate::twins::{Print, Twin};
 use crate::uses::Using;
@@ -40,11 +41,13 @@ pub(crate) struct Motion {
     pub(crate) page: PageRef,
     address: u64,
     /// Where its memory is mapped besides.
-    from: u64,
+    pub(crate) from: u64,
     pub(crate) frame: Frame,
     pub(crate) lane: usize,
     pub(crate) step: Step,
     pub(crate) context: Context,
+    /// The context that copies: this one, or one of a GPU that helps.
+    pub(crate) copier: Context,
 }
 
 /// How far a motion is.
@@ -229,14 +232,14 @@ impl<D: Device> Pool<D> {
     pub fn hold_still(&self, context: Context) -> Still<'_> {
         let mut locked = self.lock_all_motions(u64::MAX);
         for motions in &mut locked {
-            self.finish_motions(motions, |motion| motion.context == context);
+            self.finish_motions(motions, |motion| needs(motion, context));
         }
         Still(locked)
     }
 
     /// A context is gone, and its copies with it: their pages stay where they were.
     pub(crate) fn abandon_motions(&self, motions: &mut Vec<Motion>, context: Context) {
-        let (gone, stay) = std::mem::take(motions).into_iter().partition(|m: &Motion| m.context == context);
+        let (gone, stay) = std::mem::take(motions).into_iter().partition(|motion| needs(motion, context));
         *motions = stay;
         let gone: Vec<Motion> = gone;
         for motion in gone {
@@ -319,9 +322,9 @@ impl<D: Device> Pool<D> {
         let taking = asks.then(|| self.device.begin_print(from, page.bytes, context).ok()).flatten();
         let step =
             taking.map_or(Step::Copying(None, Print::Unknown), |taking| Step::Comparing(taking, print));
-        let motion = Motion { page, address, from, frame, lane, step, context };
+        let motion = Motion { page, address, from, frame, lane, step, context, copier: context };
         if matches!(motion.step, Step::Copying(..)) {
-            return self.begin_to_copy(motions, motion);
+            return self.begin_to_copy(whom.home, motions, motion);
         }
         motions.push(motion);
         true
@@ -344,23 +347,27 @@ impl<D: Device> Pool<D> {
         self.verify_rest(address, page.bytes, from, sum, context);
         let prints = prints && frame.tier == self.host_tier();
         let step = Step::Copying(None, if prints { Print::Wanted } else { Print::Unknown });
-        self.begin_to_copy(motions, Motion { page, address, from, frame, lane, step, context })
+        let motion = Motion { page, address, from, frame, lane, step, context, copier: context };
+        self.begin_to_copy(whom.home, motions, motion)
     }
 
     /// Begins the copy of a page that has left its address; false where the driver refuses.
-    pub(crate) fn begin_to_copy(&self, motions: &mut Vec<Motion>, mut motion: Motion) -> bool {
+    pub(crate) fn begin_to_copy(&self, home: u8, motions: &mut Vec<Motion>, mut motion: Motion) -> bool {
         let Motion { page, from, ref frame, lane, context, .. } = motion;
-        if self.device.begin_copy(lane, frame.shadow, from, page.bytes, context).is_err() {
+        let copier = self.copier(For { home, context }, motions, &motion);
+        if self.device.begin_copy(lane, frame.shadow, from, page.bytes, copier).is_err() {
             self.stayed(page.page);
             self.spare(motion.frame);
             let _ = self.show_page(page.page); // tried again before its next use
             return false;
         }
-        let Ok(copies) = self.device.mark_copies(lane, context) else {
+        let Ok(copies) = self.device.mark_copies(lane, copier) else {
             self.lock().lost += frame.bytes; // the copy may be under way: its frame is left alone
             self.stayed(page.page);
             return false;
         };
+        motion.copier = copier;
+        self.lock().helped += u64::from(copier != context);
         if let Step::Copying(marker, print) = &mut motion.step {
             *marker = Some(copies);
             if matches!(print, Print::Wanted) {
@@ -414,12 +421,15 @@ impl<D: Device> Pool<D> {
         self.land_first(HOME, motions);
     }
 
-    /// Ends the oldest copy of a lane if it is over; whether it is.
+    /// Ends a copy of a lane that is over; whether there was one.
     fn land_first(&self, lane: usize, motions: &mut Vec<Motion>) -> bool {
-        let Some(index) = motions.iter().position(|motion| motion.is_copied(lane)) else { return false };
+        firsts(lane, motions).into_iter().any(|index| self.land_one(index, motions))
+    }
+
+    fn land_one(&self, index: usize, motions: &mut Vec<Motion>) -> bool {
         let motion = &mut motions[index];
         let Step::Copying(marker, print) = &mut motion.step else { return false };
-        match marker.map_or(Ok(true), |copies| self.device.are_over(copies, motion.context)) {
+        match marker.map_or(Ok(true), |copies| self.device.are_over(copies, motion.copier)) {
             Ok(false) if !self.device.breaks("landing") => return false,
             Ok(_) => {
                 *marker = None;

@@ -1,18 +1,20 @@
 //! The pool's state and what can be asked of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vgmem_policy::{Amount, Pager, Placement, Tier, TierKind};
+use vgmem_policy::{Pager, Placement};
 
 use crate::device::{Context, Device, Handle, Place};
 use crate::exchange::Frame;
 use crate::map::{PageId, PageMap};
 use crate::overlap::Motion;
+use crate::paths::Path;
 use crate::slab::Slab;
 use crate::small::Chunk;
 use crate::spans::Spans;
+use crate::tiers::TierAccount;
 use crate::twins::{Habit, Twin};
 use crate::uses::Uses;
 
@@ -143,33 +145,6 @@ pub(crate) struct Allocation {
     pub(crate) pinned: bool,
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct TierAccount {
-    pub(crate) capacity: u64,
-    pub(crate) exchange: u64,
-    pub(crate) used: u64,
-    /// Part of `used` that no allocation holds.
-    pub(crate) kept: u64,
-    /// Part of `used` that is spare frames.
-    pub(crate) spare: u64,
-    /// Part of `used` that is twins of pages at home.
-    pub(crate) twins: u64,
-    /// Used when the pool held most.
-    pub(crate) used_at_peak: u64,
-}
-
-impl TierAccount {
-    /// Bytes that allocations hold.
-    pub(crate) fn held(&self) -> u64 {
-        self.used - self.kept - self.spare - self.twins
-    }
-
-    /// Bytes that moves may still take, from the exchange reserve too.
-    pub(crate) fn room(&self) -> u64 {
-        (self.capacity + self.exchange).saturating_sub(self.used)
-    }
-}
-
 pub(crate) struct State {
     /// One per GPU, then the host.
     pub(crate) tiers: Vec<TierAccount>,
@@ -189,6 +164,10 @@ pub(crate) struct State {
     pub(crate) everything: Vec<Uses>,
     /// How far each stream has come.
     pub(crate) done: Vec<u64>,
+    /// For each home GPU the others that copy for it.
+    pub(crate) paths: Vec<Vec<Path>>,
+    /// GPUs besides the home that have access at a shadow address, one bit each.
+    pub(crate) reach: HashMap<u64, u64>,
     // Pages of deferred, kept and dying allocations keep their numbers until the memory is given back.
     pub(crate) serial: u64,
     /// For each home GPU, the GPUs whose contexts enabled peer access to it.
@@ -202,6 +181,7 @@ pub(crate) struct State {
     pub(crate) fetched: u64,
     pub(crate) evicted: u64,
     pub(crate) unwritten: u64,
+    pub(crate) helped: u64,
     pub(crate) lost: u64,
 }
 
@@ -274,6 +254,8 @@ impl<D: Device> Pool<D> {
             spare: Vec::new(),
             everything: config.gpus.iter().map(|_| Uses::unknown()).collect(),
             done: Vec::new(),
+            paths: config.gpus.iter().map(|_| Vec::new()).collect(),
+            reach: HashMap::new(),
             serial: 0,
             peers: vec![0; config.gpus.len()],
             contexts: vec![Vec::new(); config.gpus.len()],
@@ -284,6 +266,7 @@ impl<D: Device> Pool<D> {
             fetched: 0,
             evicted: 0,
             unwritten: 0,
+            helped: 0,
             lost: 0,
         };
         let map = PageMap::new(config.base, config.bytes);
@@ -409,91 +392,7 @@ impl<D: Device> Pool<D> {
         self.find(address).is_some_and(|found| address.saturating_add(bytes) <= found.base + found.bytes)
     }
 
-    /// Free and total bytes of every GPU, and of the host, by the pool's own books.
-    pub fn amounts(&self) -> (Vec<Amount>, Amount) {
-        let state = self.lock();
-        let amount =
-            |t: &TierAccount| Amount { free: t.capacity.saturating_sub(t.held()), total: t.capacity };
-        let (host, gpus) = match state.tiers.split_last() {
-            Some((host, gpus)) => (amount(host), gpus.iter().map(amount).collect()),
-            None => (Amount::default(), Vec::new()),
-        };
-        (gpus, host)
-    }
-
-    /// Bytes on a GPU that no allocation holds but that the driver counts as used.
-    pub fn kept(&self, gpu: usize) -> u64 {
-        self.lock().tiers.get(gpu).map_or(0, |tier| tier.kept)
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn host_tier(&self) -> usize {
-        self.config.gpus.len()
-    }
-
-    pub(crate) fn place(&self, tier: usize, home: u8) -> Place {
-        if tier == self.host_tier() { Place::HostNear(home) } else { Place::Gpu(tier as u8) }
-    }
-
-    /// The tiers as the policy sees them from `home`, given what is known around the pool.
-    pub(crate) fn view(&self, state: &State, home: u8, around: &Around) -> Vec<Tier> {
-        let gpu = self.config.gpus.get(home as usize);
-        let tier = |(index, account): (usize, &TierAccount)| {
-            let mut room = account.capacity.saturating_sub(account.used);
-            if index == self.host_tier() {
-                room = room.min(around.host_free.unwrap_or(u64::MAX));
-                return Tier {
-                    kind: TierKind::Host,
-                    room,
-                    capacity: account.capacity,
-                    distance: Some(u32::MAX),
-                    last: false,
-                };
-            }
-            if index == home as usize
-                && let (Some(free), Some(gpu)) = (around.home_free, gpu)
-            {
-                room = room.min(free.saturating_sub(gpu.reserve));
-            }
-            let distance = gpu.and_then(|gpu| gpu.distances.get(index).copied().flatten());
-            let last = around.taken.contains(&(index as u8));
-            Tier { kind: TierKind::Gpu, room, capacity: account.capacity, distance, last }
-        };
-        state.tiers.iter().enumerate().map(tier).collect()
-    }
-}
-
-/// What is known of the world around the pool when an allocation is planned.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Around {
-    /// Bytes that the driver has left on the home GPU, where it could be asked.
-    pub(crate) home_free: Option<u64>,
-    /// Bytes that the machine has left; `None` while nobody has asked.
-    pub(crate) host_free: Option<u64>,
-    /// GPUs that are home to other processes.
-    pub(crate) taken: Vec<u8>,
-}
-
-impl State {
-    pub(crate) fn charge(&mut self, tier: usize, bytes: u64) {
-        self.tiers[tier].used += bytes;
-    }
-
-    pub(crate) fn uncharge(&mut self, tier: usize, bytes: u64) {
-        self.tiers[tier].used -= bytes;
-    }
-
-    /// Notes where everything lies when the pool holds more than ever before.
-    pub(crate) fn note_peak(&mut self) {
-        let used = self.tiers.iter().map(TierAccount::held).sum();
-        if used > self.peak {
-            self.peak = used;
-            for tier in &mut self.tiers {
-                tier.used_at_peak = tier.held();
-            }
-        }
     }
 }

@@ -12,7 +12,8 @@
 
 use crate::device::{Context, Device, DriverError, Handle, Place};
 use crate::map::PageId;
-use crate::pool::{Pool, TierAccount};
+use crate::pool::Pool;
+use crate::tiers::TierAccount;
 
 /// Times that the wait for a copy is tried.
 const WAITS: usize = 3;

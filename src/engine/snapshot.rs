@@ -37,6 +37,8 @@ pub struct Snapshot {
     pub evicted: u64,
     /// Those of them that were not copied, as they had not been written since they came home.
     pub unwritten: u64,
+    /// Pages that were copied over another GPU's link.
+    pub helped: u64,
     /// Bytes that the driver did not take back.
     pub lost: u64,
     /// Allocations that the program has freed and whose memory is not given back yet.
@@ -64,6 +66,7 @@ impl<D: Device> Pool<D> {
             fetched: state.fetched,
             evicted: state.evicted,
             unwritten: state.unwritten,
+            helped: state.helped,
             lost: state.lost,
             deferred: state.deferred.len() as u64,
         }

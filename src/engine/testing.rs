@@ -17,6 +17,15 @@ pub(crate) const FAULT: u32 = 4242;
 /// What [`Mock::drain`] answers in a context of `Books::lost`.
 pub(crate) const LOST: u32 = 700;
 
+/// A copy: its number, by which context, to and from which memory, and what was there when it began.
+struct Begun {
+    number: Copies,
+    by: Context,
+    to: Handle,
+    from: Handle,
+    content: u64,
+}
+
 #[derive(Default)]
 pub(crate) struct Books {
     /// Contexts that are lost.
@@ -33,11 +42,13 @@ pub(crate) struct Books {
     pub(crate) fail_at: Option<usize>,
     pub(crate) homes_of_others: Vec<u8>,
     next: Handle,
-    /// Copies that are under way: to and from which memory, and what was there when they began.
-    begun: VecDeque<(Handle, Handle, u64)>,
+    /// Copies that are under way, in the order in which they run.
+    begun: VecDeque<Begun>,
     marked: Copies,
     /// Fingerprints that are being taken, each known when somebody asks for the second time.
     prints: BTreeMap<Taking, (Handle, bool)>,
+    /// The context of every copy.
+    pub(crate) copied_by: Vec<Context>,
     /// Fingerprints are never known.
     pub(crate) blind: bool,
     /// All fingerprints are the same.
@@ -55,7 +66,7 @@ impl Books {
     }
 
     fn run_one(&mut self) {
-        let Some((to, from, content)) = self.begun.pop_front() else { return };
+        let Some(Begun { to, from, content, .. }) = self.begun.pop_front() else { return };
         assert!(
             self.handles.contains_key(&to) && self.handles.contains_key(&from),
             "copy of released memory"
@@ -148,18 +159,21 @@ impl Device for Mock {
         Ok(())
     }
 
-    fn begin_copy(&self, _: usize, to: u64, from: u64, bytes: u64, _: Context) -> Result<(), DriverError> {
+    /// By the GPU of the context.
+    fn begin_copy(&self, _: usize, to: u64, from: u64, bytes: u64, by: Context) -> Result<(), DriverError> {
         let mut books = self.call()?;
-        let (to, from) = (books.side(to, bytes, 0), books.side(from, bytes, 0));
+        let gpu = (by - 100) as u8;
+        let (to, from) = (books.side(to, bytes, gpu), books.side(from, bytes, gpu));
+        books.copied_by.push(by);
         let content = books.contents.get(&from).copied().unwrap_or(0);
-        books.begun.push_back((to, from, content));
+        books.marked += 1;
+        let number = books.marked;
+        books.begun.push_back(Begun { number, by, to, from, content });
         Ok(())
     }
 
     fn mark_copies(&self, _: usize, _: Context) -> Result<Copies, DriverError> {
-        let mut books = self.call()?;
-        books.marked += 1;
-        Ok(books.marked)
+        Ok(self.call()?.marked)
     }
 
     /// Copies run one at a time, each when somebody asks for the second time.
@@ -169,7 +183,7 @@ impl Device for Mock {
         if books.asked.is_multiple_of(2) {
             books.run_one();
         }
-        Ok(books.begun.is_empty() || books.marked - copies >= books.begun.len() as u64)
+        Ok(books.begun.iter().all(|copy| copy.number > copies))
     }
 
     fn begin_print(&self, address: u64, bytes: u64, _: Context) -> Result<Taking, DriverError> {
@@ -224,7 +238,10 @@ impl Device for Mock {
         Ok(())
     }
 
-    fn forget(&self, _: Context) {}
+    /// What it had begun does not run any more.
+    fn forget(&self, context: Context) {
+        self.0.lock().unwrap().begun.retain(|copy| copy.by != context);
+    }
 
     fn is_lost(&self, error: DriverError) -> bool {
         error.code() == LOST

@@ -13,6 +13,7 @@ use crate::testing::{G, Mock, pool};
 use crate::tests::{ask, check, pages};
 use crate::tests_pager::small;
 use crate::tests_twins::rounds;
+use crate::tiers::TierAccount;
 use crate::uses::{Ended, Mark};
 
 /// Whether pages are hidden.
@@ -50,8 +51,12 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(gpu: u64) -> World {
+        World::over(small(gpu))
+    }
+
+    pub(crate) fn over(pool: Pool<Mock>) -> World {
         let world = World {
-            pool: small(gpu),
+            pool,
             live: vec![],
             queue: VecDeque::new(),
             next: 0,
@@ -138,7 +143,7 @@ impl World {
         assert_eq!(self.pool.free(live.base), Freed::Done(Ok(())));
     }
 
-    fn step(&mut self, what: u8, granules: u64, a: usize, b: usize) {
+    pub(crate) fn step(&mut self, what: u8, granules: u64, a: usize, b: usize) {
         let count = self.live.len().max(1);
         match what {
             0 => self.allocate(granules),
@@ -158,6 +163,19 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Every page can be mapped, and every byte of memory is somebody's, or lost.
+    pub(crate) fn is_whole(&self) {
+        self.pool.expose_all(u64::MAX);
+        for live in &self.live {
+            let pages = pages(&self.pool, live.base, live.granules);
+            assert!(pages.iter().all(|&at| self.pool.device().read(at).is_some()));
+        }
+        let state = self.pool.lock();
+        let sum = |part: fn(&TierAccount) -> u64| state.tiers.iter().map(part).sum::<u64>();
+        let held: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
+        assert_eq!(held + sum(|tier| tier.spare + tier.twins) + state.lost, sum(|tier| tier.used));
     }
 
     /// Everything runs, and everything still has its bytes and can be freed.
@@ -333,20 +351,7 @@ fn a_fault_at_every_call_of_moves_beside_work_loses_no_byte() {
         }
         let count = world.pool.device().0.lock().unwrap().calls - before;
         world.pool.device().0.lock().unwrap().fail_at = None;
-        let bytes: Vec<(u64, u64)> = world.live.iter().map(|live| (live.base, live.granules)).collect();
-        world.pool.expose_all(u64::MAX);
-        for (base, granules) in bytes {
-            assert!(
-                pages(&world.pool, base, granules).iter().all(|&at| world.pool.device().read(at).is_some())
-            );
-        }
-        let state = world.pool.lock();
-        let used: u64 = state.tiers.iter().map(|tier| tier.used).sum();
-        let spare: u64 = state.tiers.iter().map(|tier| tier.spare).sum();
-        let held: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
-        let twins: u64 = state.tiers.iter().map(|tier| tier.twins).sum();
-        assert_eq!(held + spare + twins + state.lost, used, "call {fail_at:?}");
-        drop(state);
+        world.is_whole();
         count
     };
     for writes in [true, false] {

@@ -191,9 +191,12 @@ impl<D: Device> Pool<D> {
         loop {
             let comparing = |motion: &Motion| matches!(motion.step, Step::Comparing(..));
             let Some(index) = motions.iter().position(comparing) else { return };
-            let Motion { step: Step::Comparing(taking, before), context, page, .. } = motions[index] else {
+            let Motion { step: Step::Comparing(taking, before), context, page, ref frame, .. } =
+                motions[index]
+            else {
                 return;
             };
+            let home = frame.home;
             let now = self.device.print(taking, context);
             if now == Taken::Pending {
                 return; // one follows the other
@@ -215,7 +218,7 @@ impl<D: Device> Pool<D> {
                 None,
                 if let Taken::Print(now) = now { Print::Known(now) } else { Print::Unknown },
             );
-            self.begin_to_copy(motions, motion);
+            self.begin_to_copy(home, motions, motion);
         }
     }
 

@@ -47,7 +47,7 @@ functions! {
         cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuMemcpyDtoHAsync_v2 cuStreamCreate
         cuStreamIsCapturing cuStreamQuery cuStreamSynchronize
         cuThreadExchangeStreamCaptureMode;
-    optional: cuDeviceGetP2PAttribute cuEventElapsedTime cuFuncGetName cuFuncGetParamInfo cuFuncLoad
+    optional: cuCtxCreate_v2 cuDeviceGetP2PAttribute cuEventElapsedTime cuFuncGetName cuFuncGetParamInfo cuFuncLoad
         cuGraphChildGraphNodeGetGraph cuGraphGetNodes cuGraphKernelNodeGetParams_v2
         cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetType cuKernelGetName
         cuKernelGetParamInfo cuLaunchKernel cuMemHostAlloc cuMemHostGetDevicePointer_v2

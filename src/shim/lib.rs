@@ -27,6 +27,7 @@ mod marks;
 mod mover;
 mod nvml;
 mod pager;
+mod paths;
 mod pinning;
 mod prints;
 mod quiet;

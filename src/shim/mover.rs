@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use vgmem_engine::{Context, Progress};
 
 use crate::start::{Engine, engine};
-use crate::{fork, marks, pager, pinning, quiet, trace};
+use crate::{fork, marks, pager, paths, pinning, quiet, trace};
 
 /// GPUs that can be named by one bit each.
 const GPUS: usize = 64;
@@ -120,7 +120,7 @@ pub fn nudge(engine: &Engine, context: Context, gpu: u8) {
     let mover = of(gpu);
     mover.context.store(context, Ordering::Release);
     if !mover.started.swap(true, Ordering::AcqRel) {
-        start(gpu);
+        start(engine, gpu);
     }
     match mover.thread.get() {
         Some(thread) if !OVER.load(Ordering::Acquire) => {
@@ -144,7 +144,8 @@ pub fn is_there(gpu: u8) -> bool {
     of(gpu).thread.get().is_some() && !OVER.load(Ordering::Acquire)
 }
 
-fn start(gpu: u8) {
+fn start(engine: &Engine, gpu: u8) {
+    paths::open(engine, gpu);
     let mover = of(gpu);
     let made = std::thread::Builder::new().name(format!("vgmem-move{gpu}")).spawn(move || run(gpu));
     match made {

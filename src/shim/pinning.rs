@@ -15,8 +15,8 @@ use crate::start::Engine;
 /// Between two looks whether more frames are wanted, and how often in vain before the thread ends.
 const NAP: Duration = Duration::from_millis(2);
 const LOOKS: u32 = 50;
-/// A frame keeps the driver busy for 7 to 13 ms, in which no page can be mapped (docs/DRIVER_FACTS.md): behind the first
-/// ones, which are made while the program begins to page, nothing is made for so many times as long.
+/// A frame keeps the driver busy for 8 to 30 ms, in which no page can be mapped (docs/DRIVER_FACTS.md): behind the
+/// first ones, which are made while the program begins to page, nothing is made for so many times as long.
 const PARTS: u32 = 49;
 const FIRST: usize = 24;
 /// Not begun again so soon where no frames could be had.

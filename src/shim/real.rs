@@ -191,6 +191,17 @@ impl Driver {
         self.call.new_event().ok()
     }
 
+    /// A context of our own on a GPU, current nowhere.
+    pub fn new_context(&self, gpu: u8) -> Result<Context, DriverError> {
+        let create = self.call.cuCtxCreate_v2.ok_or(DriverError::INVALID_VALUE)?;
+        let (mut context, mut popped) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the out-parameter is live.
+        DriverError::check(unsafe { create(&mut context, 0, CUdevice::from(gpu)) })?;
+        // SAFETY: it was made current on this thread just now.
+        unsafe { (self.call.cuCtxPopCurrent_v2)(&mut popped) };
+        Ok(context as Context)
+    }
+
     /// Makes what fingerprints need in the current context, while there is room.
     pub fn prepare_prints(&self, context: Context) {
         self.relaxed(|| self.prints.prepare(&self.call, context));

@@ -123,6 +123,9 @@ fn remarks(engine: &Engine, snapshot: &Snapshot) -> Vec<String> {
             stats::all().iter().map(|(name, count)| format!("{name} {count}")).collect();
         lines.push(format!("pager: {}", counts.join(", ")));
     }
+    if snapshot.helped > 0 {
+        lines.push(format!("{} pages were copied over the links of other GPUs", snapshot.helped));
+    }
     if snapshot.moved > 0 {
         lines.push(format!("{} pages were moved", snapshot.moved));
     }
@@ -152,7 +155,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
     let remarks: Vec<String> = remarks(engine, snapshot).iter().map(|line| quoted(line)).collect();
     format!(
         "{{\"process\":{},\"page_bytes\":{},\"peak\":{},\"made\":{},\"refused\":{},\
-         \"live\":{},\"moved\":{},\"fetched\":{},\"evicted\":{},\"unwritten\":{},\"lost\":{},{}\
+         \"live\":{},\"moved\":{},\"fetched\":{},\"evicted\":{},\"unwritten\":{},\"helped\":{},\"lost\":{},{}\
          \"gpus\":[{}],\"host\":{{{}}},\"hooks\":{},\"given\":{},\"reached\":[{}],\"remarks\":[{}]}}\n",
         fork::process(),
         engine.pool.config().page_bytes,
@@ -164,6 +167,7 @@ fn json(engine: &Engine, snapshot: &Snapshot) -> String {
         snapshot.fetched,
         snapshot.evicted,
         snapshot.unwritten,
+        snapshot.helped,
         snapshot.lost,
         stats::all().map(|(name, count)| format!("\"{name}\":{count},")).concat(),
         gpus.join(","),

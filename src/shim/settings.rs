@@ -92,6 +92,8 @@ pub struct Settings {
     pub safety: Safety,
     /// `VGMEM_COPY_OUT`: whether every page that goes is copied, also one that was not written since it came.
     pub copies_all: bool,
+    /// `VGMEM_PATHS`: whether idle GPUs copy over their links, too.
+    pub paths: bool,
     /// `VGMEM_VERIFY`: compare every page's bytes at both ends of every move.
     pub verify: bool,
     /// `VGMEM_CHAOS`: seed of random page moves, for tests.
@@ -123,7 +125,7 @@ impl fmt::Display for BadSetting {
 type Parsed<T> = Result<T, ()>;
 
 /// Name of every setting, and what it accepts.
-pub const ACCEPTED: [(&str, &str); 17] = [
+pub const ACCEPTED: [(&str, &str); 18] = [
     ("VGMEM_DEVICES", "all, or ordinals or UUIDs of visible GPUs such as 0,2,3"),
     ("VGMEM_DEVICE_LIMIT", "a size for every GPU such as 20G, or sizes by ordinal such as 0:20G,1:8G"),
     ("VGMEM_DEVICE_RESERVE", "a size for every GPU such as 512M, or sizes by ordinal such as 0:1G,1:512M"),
@@ -135,6 +137,7 @@ pub const ACCEPTED: [(&str, &str); 17] = [
     ("VGMEM_PAGING", "off or auto"),
     ("VGMEM_SAFETY", "strict or auto"),
     ("VGMEM_COPY_OUT", "written or all"),
+    ("VGMEM_PATHS", "own or auto"),
     ("VGMEM_VERIFY", "1 or 0"),
     ("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     ("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
@@ -298,6 +301,11 @@ impl Settings {
             copies_all: read("VGMEM_COPY_OUT", false, |text| match text {
                 "written" => Ok(false),
                 "all" => Ok(true),
+                _ => Err(()),
+            })?,
+            paths: read("VGMEM_PATHS", false, |text| match text {
+                "own" => Ok(false),
+                "auto" => Ok(true),
                 _ => Err(()),
             })?,
             verify: read("VGMEM_VERIFY", false, switch)?,
