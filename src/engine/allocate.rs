@@ -89,6 +89,10 @@ impl<D: Device> Pool<D> {
         if elsewhere(&first?) {
             around.host_free = Some(self.device.host_available());
             around.taken = self.homes_of_others(request.home);
+            // The machine may have less than the books say: what is kept for speed goes first.
+            if self.plan(&self.lock(), request, span, &around).is_err() && self.release_spare() > 0 {
+                around.host_free = Some(self.device.host_available());
+            }
         }
         let mut state = self.lock();
         // Planned again under the lock that books it: another thread may have taken room meanwhile.

@@ -42,7 +42,9 @@ pub enum Taken {
     Pending,
     /// What it is.
     Print(u128),
-    /// It will not be known.
+    /// It will not be known in time, and its memory is still read: see [`Device::print_is_over`].
+    Late,
+    /// It will not be known, and nothing reads its memory.
     Never,
 }
 
@@ -91,6 +93,8 @@ pub trait Device: Send + Sync {
     fn begin_print(&self, address: u64, bytes: u64, context: Context) -> Result<Taking, DriverError>;
     /// How far it is; not to be asked again unless it is pending. Not pending for ever.
     fn print(&self, taking: Taking, context: Context) -> Taken;
+    /// Whether one that was late reads its memory no more. Until then that must stay mapped.
+    fn print_is_over(&self, taking: Taking, context: Context) -> bool;
     /// Whether this many bytes of host RAM can be pinned merely for speed: nobody else needs them.
     fn host_is_plenty(&self, bytes: u64) -> bool;
     /// A checksum of the bytes of a range that the GPU has access to, for comparisons. Slow.

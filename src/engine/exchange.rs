@@ -298,7 +298,7 @@ impl<D: Device> Pool<D> {
             }
             // Before new memory: pinning takes longer than the copy that a twin saves.
             if let Some(frame) = state.take_twin_of_any(tier, bytes, whom.home) {
-                self.wanted_frames.store(bytes, Ordering::Release);
+                self.wanted_frames[whom.home as usize].store(bytes, Ordering::Release);
                 return Some(frame);
             }
             if state.tiers[tier].room() < bytes {
@@ -390,7 +390,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Gives a frame's memory back to the driver.
-    fn drop_frame(&self, home: u8, frame: Frame) {
+    pub(crate) fn drop_frame(&self, home: u8, frame: Frame) {
         let place = self.place(frame.tier, home);
         let gone = self.device.unmap(frame.shadow, frame.bytes).is_ok();
         let released = gone && self.device.release(place, frame.bytes, frame.handle).is_ok();
@@ -407,6 +407,7 @@ impl<D: Device> Pool<D> {
 
     /// Gives all spare frames and twins back; how many bytes that was.
     pub fn release_spare(&self) -> u64 {
+        self.settle_late();
         let frames = {
             let mut state = self.lock();
             state.give_up_all_twins();

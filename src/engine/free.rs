@@ -105,6 +105,7 @@ impl<D: Device> Pool<D> {
             let _ = self.finish(allocation, false);
         }
         self.collect();
+        self.settle_late();
         self.release_kept(); // the program wants its memory gone
         count
     }

@@ -6,6 +6,7 @@
 mod access;
 mod ahead;
 mod allocate;
+mod depart;
 mod device;
 mod exchange;
 mod free;

@@ -16,7 +16,6 @@
 //! over; a page that is hidden or moving is named by no work in flight; [`Pool::claim`] before a submission shows
 //! what it names. A failed copy or mapping leaves the page hidden where it was, and showing it is tried again.
 
-use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 use vgmem_policy::PageRef;
@@ -27,7 +26,7 @@ use crate::device::{Context, Copies, Device, Taking};
 use crate::exchange::{For, Frame};
 use crate::map::PageId;
 use crate::paths::{firsts, needs};
-use crate::pool::{Allocation, Note, Pool, State};
+use crate::pool::{Allocation, Note, Pool};
 use crate::twins::{Print, Twin};
 use crate::uses::Using;
 
@@ -39,7 +38,7 @@ pub(crate) const HOME: usize = 1;
 #[derive(Debug)]
 pub(crate) struct Motion {
     pub(crate) page: PageRef,
-    address: u64,
+    pub(crate) address: u64,
     /// Where its memory is mapped besides.
     pub(crate) from: u64,
     pub(crate) frame: Frame,
@@ -48,6 +47,8 @@ pub(crate) struct Motion {
     pub(crate) context: Context,
     /// The context that copies: this one, or one of a GPU that helps.
     pub(crate) copier: Context,
+    /// A fingerprint that came too late: its kernel may still read the memory that the page leaves.
+    pub(crate) late: Option<Taking>,
 }
 
 /// How far a motion is.
@@ -298,124 +299,10 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Begins to copy a page home; false where there is no frame or the driver refuses.
-    pub(crate) fn begin_home(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
-        let Some(frame) = self.take_frame(whom, whom.home as usize, page.bytes) else { return false };
-        self.set_out(whom, motions, page, frame, HOME, false)
-    }
-
-    /// Sends a page away: into its twin, if it has one, and without a copy if it was not written since it came.
-    pub(crate) fn begin_out(&self, whom: For, motions: &mut Vec<Motion>, page: PageRef) -> bool {
-        let (asks, twin) = self.take_twin(page.page);
-        let Some(twin) = twin else {
-            let tiers = self.tiers_away(whom);
-            let frame = tiers.into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes));
-            return frame.is_some_and(|frame| self.set_out(whom, motions, page, frame, OUT, asks));
-        };
-        let Some((address, from, sum)) = self.leave(whom, page, OUT) else {
-            self.keep_twin(page.page, twin);
-            return false;
-        };
-        self.verify_rest(address, page.bytes, from, sum, whom.context);
-        let Twin { frame, print, .. } = twin;
-        let (lane, context) = (OUT, whom.context);
-        let taking = asks.then(|| self.device.begin_print(from, page.bytes, context).ok()).flatten();
-        let step =
-            taking.map_or(Step::Copying(None, Print::Unknown), |taking| Step::Comparing(taking, print));
-        let motion = Motion { page, address, from, frame, lane, step, context, copier: context };
-        if matches!(motion.step, Step::Copying(..)) {
-            return self.begin_to_copy(whom.home, motions, motion);
-        }
-        motions.push(motion);
-        true
-    }
-
-    fn set_out(
-        &self,
-        whom: For,
-        motions: &mut Vec<Motion>,
-        page: PageRef,
-        frame: Frame,
-        lane: usize,
-        prints: bool,
-    ) -> bool {
-        let Some((address, from, sum)) = self.leave(whom, page, lane) else {
-            self.spare(frame);
-            return false;
-        };
-        let context = whom.context;
-        self.verify_rest(address, page.bytes, from, sum, context);
-        let prints = prints && frame.tier == self.host_tier();
-        let step = Step::Copying(None, if prints { Print::Wanted } else { Print::Unknown });
-        let motion = Motion { page, address, from, frame, lane, step, context, copier: context };
-        self.begin_to_copy(whom.home, motions, motion)
-    }
-
-    /// Begins the copy of a page that has left its address; false where the driver refuses.
-    pub(crate) fn begin_to_copy(&self, home: u8, motions: &mut Vec<Motion>, mut motion: Motion) -> bool {
-        let Motion { page, from, ref frame, lane, context, .. } = motion;
-        let copier = self.copier(For { home, context }, motions, &motion);
-        if self.device.begin_copy(lane, frame.shadow, from, page.bytes, copier).is_err() {
-            self.stayed(page.page);
-            self.spare(motion.frame);
-            let _ = self.show_page(page.page); // tried again before its next use
-            return false;
-        }
-        let Ok(copies) = self.device.mark_copies(lane, copier) else {
-            self.lock().lost += frame.bytes; // the copy may be under way: its frame is left alone
-            self.stayed(page.page);
-            return false;
-        };
-        motion.copier = copier;
-        self.lock().helped += u64::from(copier != context);
-        if let Step::Copying(marker, print) = &mut motion.step {
-            *marker = Some(copies);
-            if matches!(print, Print::Wanted) {
-                let taking = self.device.begin_print(from, page.bytes, context);
-                *print = taking.map_or(Print::Unknown, Print::Taking);
-            }
-        }
-        motions.push(motion);
-        true
-    }
-
-    /// Takes an idle page off its address; where it is mapped besides. A page in use stays.
-    fn leave(&self, whom: For, page: PageRef, lane: usize) -> Option<(u64, u64, Option<u128>)> {
-        let (address, handle, shadow, shown, sum) = {
-            let mut state = self.lock();
-            let State { pages, allocations, everything, done, .. } = &mut *state;
-            let allocation = allocations.get(page.object)?;
-            let one = pages.get_mut(page.page)?;
-            // A launch that waits for the page is counted as busy with it already; nobody else is.
-            let everything = &everything[whom.home as usize];
-            let free = allocation.uses.is_over(done) || (lane == HOME && allocation.uses.are_passed(done));
-            if !free || one.moving || !everything.is_over(done) {
-                return None;
-            }
-            one.moving = true;
-            (one.address, one.handle, one.shadow, one.shown, one.sum.take())
-        };
-        let shadow = if shadow != 0 { Some(shadow) } else { self.new_shadow(whom, page.bytes, handle) };
-        let left = shadow.filter(|_| {
-            !shown || self.device.breaks("hide") || self.device.unmap(address, page.bytes).is_ok()
-        });
-        let mut state = self.lock();
-        let one = state.pages.get_mut(page.page)?;
-        one.shadow = shadow.unwrap_or(0);
-        if left.is_none() {
-            one.moving = false;
-            return None;
-        }
-        if one.shown {
-            one.shown = false;
-            self.hidden.fetch_add(1, Ordering::AcqRel);
-        }
-        left.map(|from| (address, from, sum))
-    }
-
     /// Ends motions that are over: those out, and one home. Mapping a page can take as long as a copy while
     /// others are under way (docs/DRIVER_FACTS.md), and new copies should begin meanwhile.
     pub(crate) fn land_motions(&self, motions: &mut Vec<Motion>) {
+        self.settle_late();
         self.compare(motions);
         while self.land_first(OUT, motions) {}
         self.land_first(HOME, motions);
@@ -433,7 +320,7 @@ impl<D: Device> Pool<D> {
             Ok(false) if !self.device.breaks("landing") => return false,
             Ok(_) => {
                 *marker = None;
-                if !self.is_taken(print, motion.context) {
+                if !self.is_taken(print, &mut motion.late, motion.context) {
                     return false;
                 }
                 self.landed(motions.remove(index));
@@ -442,6 +329,7 @@ impl<D: Device> Pool<D> {
                 // The context is lost. Whether the copy ran is not known: its frame is left alone.
                 let motion = motions.remove(index);
                 self.lock().lost += motion.frame.bytes;
+                self.leave_to_late(&motion);
                 self.stayed(motion.page.page);
             }
         }
@@ -451,7 +339,7 @@ impl<D: Device> Pool<D> {
     /// The frame holds the page's bytes: it is the page's memory now, and the old memory a spare frame, or a twin.
     pub(crate) fn landed(&self, motion: Motion) {
         self.stir();
-        let Motion { page, address, frame, lane, context, step, .. } = motion;
+        let Motion { page, address, frame, lane, context, step, late, .. } = motion;
         let Some(from) = self.lock().pages.get(page.page).map(|page| page.shadow) else {
             return self.spare(frame);
         };
@@ -475,6 +363,7 @@ impl<D: Device> Pool<D> {
         let Some((handle, tier, shadow, print, since)) = old else { return self.spare(frame) };
         let old = Frame { handle, tier, bytes: page.bytes, shadow, home };
         match print {
+            _ if late.is_some() => self.keep_for_late(old, late, context),
             Some(print) if lane == HOME => self.leave_behind(page.page, Twin { frame: old, print, since }),
             _ => self.spare(old),
         }

@@ -15,7 +15,7 @@ use crate::slab::Slab;
 use crate::small::Chunk;
 use crate::spans::Spans;
 use crate::tiers::TierAccount;
-use crate::twins::{Habit, Twin};
+use crate::twins::{Habit, Late, Twin};
 use crate::uses::Uses;
 
 /// A GPU of the pool.
@@ -160,6 +160,8 @@ pub(crate) struct State {
     pub(crate) kept: Vec<Allocation>,
     /// Frames that no page uses.
     pub(crate) spare: Vec<Frame>,
+    /// Memory that late fingerprints may still read.
+    pub(crate) late: Vec<Late>,
     /// For each GPU the work that may use any allocation of it.
     pub(crate) everything: Vec<Uses>,
     /// How far each stream has come.
@@ -224,8 +226,8 @@ pub struct Pool<D: Device> {
     pub(crate) stirred: AtomicU64,
     /// For each GPU the count that was looked at last.
     pub(crate) looked: Vec<AtomicU64>,
-    /// Bytes of the frame that the last page came home from whose frame was needed for others; 0 is none.
-    pub(crate) wanted_frames: AtomicU64,
+    /// For each GPU the bytes of the frame that the last page came home from whose frame others needed; 0 is none.
+    pub(crate) wanted_frames: Vec<AtomicU64>,
 }
 
 impl<D: Device> Pool<D> {
@@ -252,6 +254,7 @@ impl<D: Device> Pool<D> {
             deferred: Vec::new(),
             kept: Vec::new(),
             spare: Vec::new(),
+            late: Vec::new(),
             everything: config.gpus.iter().map(|_| Uses::unknown()).collect(),
             done: Vec::new(),
             paths: config.gpus.iter().map(|_| Vec::new()).collect(),
@@ -272,6 +275,7 @@ impl<D: Device> Pool<D> {
         let map = PageMap::new(config.base, config.bytes);
         let motions = config.gpus.iter().map(|_| Mutex::default()).collect();
         let looked = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
+        let wanted_frames = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
         let unshown = config.gpus.iter().map(|_| Mutex::default()).collect();
         Pool {
             device,
@@ -288,7 +292,7 @@ impl<D: Device> Pool<D> {
             waits: AtomicBool::new(false),
             stirred: AtomicU64::new(1),
             looked,
-            wanted_frames: AtomicU64::new(0),
+            wanted_frames,
         }
     }
 

@@ -46,9 +46,15 @@ pub(crate) struct Books {
     begun: VecDeque<Begun>,
     marked: Copies,
     /// Fingerprints that are being taken, each known when somebody asks for the second time.
-    prints: BTreeMap<Taking, (Handle, bool)>,
+    prints: BTreeMap<Taking, (u64, Handle, bool)>,
     /// The context of every copy.
     pub(crate) copied_by: Vec<Context>,
+    /// Fingerprints are late, and read their memory until somebody has asked often.
+    pub(crate) late: bool,
+    /// Of late ones the address, the memory, and how often it was asked whether they are over.
+    reading: BTreeMap<Taking, (u64, Handle, usize)>,
+    /// Fingerprints that were begun.
+    pub(crate) printed: usize,
     /// Fingerprints are never known.
     pub(crate) blind: bool,
     /// All fingerprints are the same.
@@ -115,7 +121,8 @@ impl Device for Mock {
             Place::HostNear(_) => books.left.len() - 1,
         };
         assert_eq!(books.handles[&handle], (made, size), "released as something else");
-        assert!(books.mapped.values().all(|m| m.1 != handle), "released while mapped");
+        let reader = books.reading.values().find(|read| read.1 == handle);
+        assert!(books.mapped.values().all(|m| m.1 != handle) || reader.is_some(), "released while mapped");
         let (tier, bytes) = books.handles.remove(&handle).expect("unknown handle");
         books.left[tier] += bytes;
         Ok(())
@@ -134,6 +141,7 @@ impl Device for Mock {
         let mut books = self.call()?;
         let mut at = address;
         while at < address + bytes {
+            assert!(books.reading.values().all(|read| read.0 != at), "unmapped under a fingerprint");
             at += books.mapped.remove(&at).expect("unmapped where nothing is mapped").0;
         }
         assert_eq!(at, address + bytes, "unmapped part of a mapping");
@@ -191,18 +199,23 @@ impl Device for Mock {
         let handle = books.side(address, bytes, 0);
         books.next += 1;
         let taking = books.next;
-        books.prints.insert(taking, (handle, false));
+        books.prints.insert(taking, (address, handle, false));
+        books.printed += 1;
         Ok(taking)
     }
 
     /// Reads the memory when the answer is there, as a kernel may run late.
     fn print(&self, taking: Taking, _: Context) -> Taken {
         let mut books = self.0.lock().unwrap();
-        let (handle, asked) =
-            books.prints.remove(&taking).expect("asked for a fingerprint that is not being taken");
+        let taken = books.prints.remove(&taking);
+        let (address, handle, asked) = taken.expect("asked for a fingerprint that is not being taken");
         if !asked {
-            books.prints.insert(taking, (handle, true));
+            books.prints.insert(taking, (address, handle, true));
             return Taken::Pending;
+        }
+        if books.late {
+            books.reading.insert(taking, (address, handle, 0));
+            return Taken::Late;
         }
         assert!(books.handles.contains_key(&handle), "fingerprint of released memory");
         let content = books.contents.get(&handle).copied().unwrap_or(0);
@@ -211,6 +224,16 @@ impl Device for Mock {
             (false, true) => Taken::Print(0),
             (false, false) => Taken::Print(u128::from(content)),
         }
+    }
+
+    fn print_is_over(&self, taking: Taking, _: Context) -> bool {
+        let mut books = self.0.lock().unwrap();
+        let Some(read) = books.reading.get_mut(&taking) else { return true };
+        read.2 += 1;
+        if read.2 > 20 {
+            books.reading.remove(&taking);
+        }
+        false
     }
 
     fn host_is_plenty(&self, _: u64) -> bool {
@@ -240,7 +263,9 @@ impl Device for Mock {
 
     /// What it had begun does not run any more.
     fn forget(&self, context: Context) {
-        self.0.lock().unwrap().begun.retain(|copy| copy.by != context);
+        let mut books = self.0.lock().unwrap();
+        books.begun.retain(|copy| copy.by != context);
+        books.reading.clear();
     }
 
     fn is_lost(&self, error: DriverError) -> bool {
@@ -252,6 +277,7 @@ impl Device for Mock {
         if books.lost.contains(&context) {
             return Err(DriverError(NonZeroU32::new(LOST).unwrap()));
         }
+        books.reading.clear(); // what waits for the program's work waits for fingerprints, too
         books.drained.push((gpu, context));
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::device::{DriverError, Place};
 use crate::free::Freed;
 use crate::pool::{Pool, Request};
 use crate::testing::{BASE, FAULT, G, Mock, keeping, pool};
+use crate::twins::Late;
 
 pub(crate) fn ask(home: u8, bytes: u64) -> Request {
     Request { home, context: 100 + u64::from(home), bytes }
@@ -29,13 +30,15 @@ pub(crate) fn check(pool: &Pool<Mock>, totals: &[u64]) {
     let twins: u64 = state.tiers.iter().map(|tier| tier.twins).sum();
     let tied = state.pages.iter().filter_map(|(_, page)| page.twin.as_ref()).map(|twin| twin.frame.bytes);
     assert_eq!(tied.sum::<u64>(), twins);
-    assert_eq!(pages + spare + twins + moving + state.lost, used);
+    let late: u64 = state.late.iter().map(Late::bytes).sum();
+    assert_eq!(pages + spare + twins + moving + late + state.lost, used);
     let spans: u64 = state.spans.ranges().iter().map(|r| r.1).sum();
     let held: u64 = state.allocations.iter().map(|(_, a)| a.span).sum::<u64>()
         + state.deferred.iter().chain(&state.kept).map(|a| a.span).sum::<u64>();
     let shadows: u64 =
         state.pages.iter().filter(|(_, page)| page.shadow != 0).map(|(_, page)| page.bytes).sum();
-    assert_eq!(spans + held + shadows + spare + twins + moving, 1024 * G);
+    let late: u64 = state.late.iter().map(Late::shadow_bytes).sum();
+    assert_eq!(spans + held + shadows + spare + twins + moving + late, 1024 * G);
     let kept: u64 = state.kept.iter().map(|a| a.span).sum();
     assert_eq!(kept, state.tiers.iter().map(|tier| tier.kept).sum::<u64>());
 }

@@ -14,6 +14,7 @@ use crate::tests::{ask, check, pages};
 use crate::tests_pager::small;
 use crate::tests_twins::rounds;
 use crate::tiers::TierAccount;
+use crate::twins::Late;
 use crate::uses::{Ended, Mark};
 
 /// Whether pages are hidden.
@@ -154,6 +155,7 @@ impl World {
             5 => {
                 self.pool.look_ahead(0, 100, 0);
                 self.writes = granules.is_multiple_of(3);
+                self.pool.device().0.lock().unwrap().late = granules.is_multiple_of(7);
             }
             7 => {
                 self.pool.make_wanted_frames(0, 100, 2);
@@ -175,7 +177,8 @@ impl World {
         let state = self.pool.lock();
         let sum = |part: fn(&TierAccount) -> u64| state.tiers.iter().map(part).sum::<u64>();
         let held: u64 = state.pages.iter().map(|(_, page)| page.bytes).sum();
-        assert_eq!(held + sum(|tier| tier.spare + tier.twins) + state.lost, sum(|tier| tier.used));
+        let late: u64 = state.late.iter().map(Late::bytes).sum();
+        assert_eq!(held + late + sum(|tier| tier.spare + tier.twins) + state.lost, sum(|tier| tier.used));
     }
 
     /// Everything runs, and everything still has its bytes and can be freed.
@@ -193,6 +196,7 @@ impl World {
         while !self.live.is_empty() {
             self.free(0);
         }
+        (0..30).for_each(|_| self.pool.settle_late());
         self.pool.release_unused();
         assert_eq!(self.pool.device().0.lock().unwrap().mapped.len(), 0);
         self.pool.lock().lost

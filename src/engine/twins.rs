@@ -59,6 +59,29 @@ impl Step {
     }
 }
 
+/// What a fingerprint may still read that came too late.
+#[derive(Debug)]
+pub(crate) struct Late {
+    frame: Frame,
+    taking: Taking,
+    context: Context,
+    /// Else only its shadow address, and the memory is a page's.
+    is_frame: bool,
+}
+
+impl Late {
+    /// Bytes of memory that are nobody else's.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.is_frame { self.frame.bytes } else { 0 }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shadow_bytes(&self) -> u64 {
+        self.frame.bytes
+    }
+}
+
 /// Whether a page is worth the question, by what came of it before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Habit {
@@ -69,10 +92,13 @@ pub(crate) struct Habit {
 }
 
 impl Habit {
-    fn asks(&mut self) -> bool {
-        let asks = self.unasked == 0;
+    fn asks(self) -> bool {
+        self.unasked == 0
+    }
+
+    /// It goes.
+    pub(crate) fn goes(&mut self) {
         self.unasked = self.unasked.saturating_sub(1);
-        asks
     }
 
     fn found(&mut self, written: bool) {
@@ -137,6 +163,7 @@ impl State {
         self.spare.iter().filter(like).count()
     }
 
+    /// The frame is charged to its tier, and the caller's.
     fn untie(&mut self, page: u32) -> Option<Frame> {
         let frame = self.pages.get_mut(page)?.twin.take()?.frame;
         self.tiers[frame.tier].twins -= frame.bytes;
@@ -178,7 +205,7 @@ impl<D: Device> Pool<D> {
             left + usize::from(more)
         };
         if left < LEFT_FOR_OTHERS {
-            self.wanted_frames.store(twin.frame.bytes, Ordering::Release);
+            self.wanted_frames[twin.frame.home as usize].store(twin.frame.bytes, Ordering::Release);
         }
         if left == 0 {
             return self.spare(twin.frame);
@@ -202,6 +229,7 @@ impl<D: Device> Pool<D> {
                 return; // one follows the other
             }
             let mut motion = motions.remove(index);
+            motion.late = (now == Taken::Late).then_some(taking);
             let same = now == Taken::Print(before) || self.device.breaks("unwritten");
             {
                 let mut state = self.lock();
@@ -223,26 +251,66 @@ impl<D: Device> Pool<D> {
     }
 
     /// Whether the fingerprint beside a copy is there, or will never be.
-    pub(crate) fn is_taken(&self, print: &mut Print, context: Context) -> bool {
+    pub(crate) fn is_taken(&self, print: &mut Print, late: &mut Option<Taking>, context: Context) -> bool {
         let Print::Taking(taking) = *print else { return true };
-        *print = match self.device.print(taking, context) {
+        let now = self.device.print(taking, context);
+        *late = (now == Taken::Late).then_some(taking);
+        *print = match now {
             Taken::Pending => return false,
             Taken::Print(now) => Print::Known(now),
-            Taken::Never => Print::Unknown,
+            Taken::Late | Taken::Never => Print::Unknown,
         };
         true
     }
 
+    /// Keeps memory that a late fingerprint may read, mapped and charged, until it is over.
+    pub(crate) fn keep_for_late(&self, frame: Frame, late: Option<Taking>, context: Context) {
+        match late {
+            Some(taking) => self.lock().late.push(Late { frame, taking, context, is_frame: true }),
+            None => self.spare(frame),
+        }
+    }
+
+    /// A page stays where it was: the mapping that a fingerprint may still read is the page's no more.
+    pub(crate) fn leave_to_late(&self, motion: &Motion) {
+        let under_way = match motion.step {
+            Step::Copying(_, Print::Taking(taking)) => Some(taking),
+            _ => None,
+        };
+        let Some(taking) = motion.late.or(under_way) else { return };
+        let mut state = self.lock();
+        let Some(page) = state.pages.get_mut(motion.page.page) else { return };
+        let (handle, tier, bytes, shadow) =
+            (page.handle, page.tier, page.bytes, std::mem::take(&mut page.shadow));
+        let frame = Frame { handle, tier, bytes, shadow, home: motion.frame.home };
+        state.late.push(Late { frame, taking, context: motion.context, is_frame: false });
+    }
+
+    /// Frees what late fingerprints have read.
+    pub(crate) fn settle_late(&self) {
+        let late = std::mem::take(&mut self.lock().late);
+        let (over, still): (Vec<Late>, Vec<Late>) =
+            late.into_iter().partition(|late| self.device.print_is_over(late.taking, late.context));
+        self.lock().late.extend(still);
+        for Late { frame, is_frame, .. } in over {
+            if is_frame {
+                self.spare(frame);
+            } else if self.device.unmap(frame.shadow, frame.bytes).is_ok() {
+                self.lock().forget_shadow(frame.shadow, frame.bytes);
+            }
+        }
+    }
+
     /// Whether more frames in host RAM would save copies. One load.
-    pub fn wants_frames(&self) -> bool {
-        self.wanted_frames.load(Ordering::Acquire) > 0
+    pub fn wants_frames(&self, home: u8) -> bool {
+        self.wanted_frames[home as usize].load(Ordering::Acquire) > 0
     }
 
     /// Makes frames in host RAM until enough are spare for pages without a twin, unless somebody else needs the memory.
     /// Pinning takes longer than a copy: not for the thread that moves pages. How many were made, of `most`.
     pub fn make_wanted_frames(&self, home: u8, context: Context, most: usize) -> usize {
         let (whom, host) = (For { home, context }, self.host_tier());
-        let bytes = self.wanted_frames.swap(0, Ordering::AcqRel);
+        let bytes = self.wanted_frames[home as usize].swap(0, Ordering::AcqRel);
         let is_wanted = || {
             let state = self.lock();
             let tier = &state.tiers[host];
@@ -264,15 +332,19 @@ impl<D: Device> Pool<D> {
         self.lock().tiers.iter().map(|tier| tier.twins).sum()
     }
 
-    /// Frees all twins, as another process needs the memory; how many bytes that was.
-    pub fn release_twins(&self) -> u64 {
-        let bytes = {
-            let mut state = self.lock();
-            let twins = state.tiers.iter().map(|tier| tier.twins).sum();
-            state.give_up_all_twins();
-            twins
-        };
-        self.drop_surplus(self.host_tier());
+    /// Gives the memory of a few twins back, as others need it; how many bytes that was.
+    pub fn release_twins(&self, most: usize) -> u64 {
+        let mut bytes = 0;
+        for _ in 0..most {
+            let frame = {
+                let mut state = self.lock();
+                let found = state.pages.iter().find(|(_, page)| page.twin.is_some()).map(|(id, _)| id);
+                found.and_then(|page| state.untie(page))
+            };
+            let Some(frame) = frame else { break };
+            bytes += frame.bytes;
+            self.drop_frame(frame.home, frame);
+        }
         bytes
     }
 }

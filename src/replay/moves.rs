@@ -49,7 +49,7 @@ impl<'a> Replay<'a> {
 
     /// What a thread beside does whose time is nobody's.
     pub(crate) fn make_frames(&mut self) {
-        if self.pool.wants_frames() {
+        if self.pool.wants_frames(0) {
             self.enter(PROGRAM);
             self.pool.make_wanted_frames(0, 0, 2);
         }

@@ -183,7 +183,12 @@ fn run(gpu: u8) {
     let mut looked = Instant::now();
     while !OVER.load(Ordering::SeqCst) {
         if looked.elapsed() > pinning::LOOK {
-            pinning::look_at_others(engine);
+            // Under the lock that the end of the process and of contexts take.
+            if let Ok(_step) = mover.step.try_lock()
+                && !OVER.load(Ordering::SeqCst)
+            {
+                pinning::look_at_others(engine);
+            }
             looked = Instant::now();
         }
         pinning::look(engine, mover.context.load(Ordering::Acquire), gpu);

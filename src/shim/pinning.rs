@@ -3,7 +3,7 @@
 //! Frames for moves are made when a GPU is nearly full, and further ones while they save copies (twins). What is kept
 //! merely for speed goes back when other processes need the memory. The threads end when there is nothing to do.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,13 @@ const REST: Duration = Duration::from_secs(1);
 /// Between two looks whether others need the memory.
 pub const LOOK: Duration = Duration::from_millis(250);
 
+/// Frames that are given back at a time.
+const AT_ONCE: usize = 16;
+
 /// GPUs for which frames were made ahead, one bit each.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
-/// A thread makes frames for twins, or rests afterwards.
-static MAKING: AtomicBool = AtomicBool::new(false);
+/// GPUs for which a thread makes frames for twins, or rests afterwards, one bit each.
+static MAKING: AtomicU64 = AtomicU64::new(0);
 /// Frames that were made for twins.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 /// Held while such a thread calls the driver.
@@ -45,15 +48,16 @@ pub fn make_ahead(engine: &'static Engine, context: Context, home: u8) {
 
 /// Lets a thread make frames while they are wanted. One load where they are not.
 pub fn look(engine: &'static Engine, context: Context, home: u8) {
-    if !engine.pool.wants_frames() || MAKING.swap(true, Ordering::AcqRel) {
+    let bit = 1u64 << (home & 63);
+    if !engine.pool.wants_frames(home) || MAKING.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
         return;
     }
     let work = move || {
         make(engine, context, home);
-        MAKING.store(false, Ordering::Release);
+        MAKING.fetch_and(!bit, Ordering::Release);
     };
     if std::thread::Builder::new().name("vgmem-pin".into()).spawn(work).is_err() {
-        MAKING.store(false, Ordering::Release); // pages are copied as without
+        MAKING.fetch_and(!bit, Ordering::Release); // pages are copied as without
     }
 }
 
@@ -75,16 +79,16 @@ fn make(engine: &Engine, context: Context, home: u8) {
         std::thread::sleep(if first { NAP } else { NAP.max(PARTS * begin.elapsed()) });
     }
     log::debug!("{all} frames for pages that may be unwritten");
-    if engine.pool.wants_frames() {
+    if engine.pool.wants_frames(home) {
         std::thread::sleep(REST);
     }
 }
 
-/// Gives what is kept merely for speed back where other processes need it.
+/// Gives a part of what is kept merely for speed back where others need it. Called during a mover's step.
 pub fn look_at_others(engine: &Engine) {
-    if engine.pool.twins() > 0 && engine.pool.device().host_is_short() {
-        let bytes = engine.pool.release_twins();
-        log::debug!("{} MiB of host RAM given back for other processes", bytes >> 20);
+    if engine.pool.twins() > 0 && !engine.pool.on_hold() && engine.pool.device().host_is_short() {
+        let bytes = engine.pool.release_twins(AT_ONCE);
+        log::debug!("{} MiB of host RAM given back for others", bytes >> 20);
     }
 }
 

@@ -32,8 +32,7 @@ const TEXT: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("print.
 };
 const _: () = assert!(!TEXT.is_empty(), "print.ptx holds a NUL");
 const ENTRY: &CStr = c"vgmem_print";
-/// What is added for each further word to the key and to the weight, as in the kernel.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// What is added to the weight for each further word, as in the kernel.
 const TURN: u64 = 0x236a_96c6_4b2e_da06;
 const MIX: u64 = 0xd6e8_feb8_6659_fd93;
 
@@ -49,6 +48,8 @@ const SLOTS: usize = 64;
 const TEST_WORDS: u64 = 2 * 4001;
 /// How long an answer is waited for. A copy of the page takes a few hundred microseconds.
 const PATIENCE: Duration = Duration::from_millis(4);
+/// Who has not asked for so long will not ask again.
+const FORGOTTEN: Duration = Duration::from_secs(5);
 /// Host memory flag: GPUs can reach it.
 const DEVICEMAP: c_uint = 2;
 /// A priority before any; the driver takes the nearest that there is.
@@ -85,22 +86,33 @@ struct Slot {
     /// When it was begun, while somebody waits for it.
     begun: Option<Instant>,
     blocks: u64,
-    /// Nobody waits for it any more, and the kernel may still store to it.
+    /// Nobody waits for it any more, and the kernel may still read and store.
     late: bool,
+    /// How often it was used.
+    uses: u64,
+    /// No event stands behind its kernel: it is over when the context is.
+    lost: bool,
 }
 
 impl Slot {
     fn is_free(&self) -> bool {
-        self.begun.is_none() && !self.late
+        self.begun.is_none() && !self.late && !self.lost
     }
+}
+
+/// What words are mixed with: added to each, once more for each further word, and the weight of the first. The last two
+/// are odd.
+#[derive(Clone, Copy)]
+struct Keys {
+    key: u64,
+    step: u64,
+    factor: u64,
 }
 
 /// The fingerprints of all contexts.
 pub struct Prints {
     contexts: Mutex<HashMap<Context, State>>,
-    key: u64,
-    /// Odd.
-    factor: u64,
+    keys: Keys,
     /// Numbers the contexts: a handle may come back for another one.
     number: AtomicU64,
 }
@@ -108,10 +120,11 @@ pub struct Prints {
 impl Prints {
     /// With keys that other processes do not have.
     pub fn new() -> Prints {
-        let mut keys = [0u64; 2];
+        let mut keys = [0u64; 3];
         // SAFETY: the buffer is live and has that many bytes. Where there is no chance, the keys are what they are.
         unsafe { libc::getrandom(keys.as_mut_ptr().cast(), size_of_val(&keys), libc::GRND_NONBLOCK) };
-        Prints { contexts: Mutex::default(), key: keys[0], factor: keys[1] | 1, number: AtomicU64::new(1) }
+        let keys = Keys { key: keys[0], step: keys[1] | 1, factor: keys[2] | 1 };
+        Prints { contexts: Mutex::default(), keys, number: AtomicU64::new(1) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Context, State>> {
@@ -150,6 +163,7 @@ impl Prints {
             }
             let index = kit.slots.iter().position(Slot::is_free)?;
             kit.slots[index].begun = Some(Instant::now());
+            kit.slots[index].uses += 1;
             (Kit { slots: vec![kit.slots[index]], ..kit.clone_without_slots() }, index)
         };
         let mut slot = kit.slots[0];
@@ -166,21 +180,22 @@ impl Prints {
             rc == CUDA_SUCCESS
         };
         if let Some(State::Ready(kit)) = self.lock().get_mut(&context) {
-            // What was launched and has no event behind it may store at any time: the slot stays taken.
-            let begun = kit.slots[index].begun.filter(|_| launched);
-            kit.slots[index] = Slot { begun, ..slot };
+            let begun = kit.slots[index].begun.filter(|_| recorded);
+            kit.slots[index] = Slot { begun, lost: launched && !recorded, ..slot };
         }
-        recorded.then_some(index as Taking)
+        launched.then_some(taking(index, slot.uses))
     }
 
     /// How far one is.
     pub fn look(&self, call: &Functions, context: Context, taking: Taking) -> Taken {
-        let index = taking as usize;
+        let index = slot_of(taking);
         let slot = match self.lock().get(&context) {
             Some(State::Ready(kit)) => kit.slots[index],
             _ => return Taken::Never,
         };
-        let Some(begun) = slot.begun else { return Taken::Never };
+        let Some(begun) = slot.begun else {
+            return if slot.lost { Taken::Late } else { Taken::Never };
+        };
         let rc = query(call, slot.event);
         let mut contexts = self.lock();
         let Some(State::Ready(kit)) = contexts.get_mut(&context) else { return Taken::Never };
@@ -190,7 +205,7 @@ impl Prints {
         let slot = &mut kit.slots[index];
         (slot.begun, slot.late) = (None, rc != CUDA_SUCCESS);
         if rc != CUDA_SUCCESS {
-            return Taken::Never;
+            return Taken::Late; // or the context is lost, and ends
         }
         let blocks = slot.blocks;
         let sums = (0..blocks).map(|block| kit.sums(index as u64 * SUMS + 16 * block));
@@ -199,12 +214,26 @@ impl Prints {
         ))
     }
 
+    /// Whether one that was late is over.
+    pub fn is_over(&self, call: &Functions, context: Context, taking: Taking) -> bool {
+        self.settle(call, context);
+        match self.lock().get(&context) {
+            Some(State::Ready(kit)) => {
+                let slot = &kit.slots[slot_of(taking)];
+                slot.uses != taking >> 8 || !(slot.late || slot.lost)
+            }
+            _ => true, // the context has ended
+        }
+    }
+
     /// Looks whether the test, or those that were late, are over.
     fn settle(&self, call: &Functions, context: Context) {
         let (test, late) = match self.lock().get(&context) {
             Some(State::Testing(_, event)) => (Some(*event), Vec::new()),
             Some(State::Ready(kit)) => {
-                let late = kit.slots.iter().enumerate().filter(|(_, slot)| slot.late);
+                let is_late =
+                    |slot: &Slot| slot.late || slot.begun.is_some_and(|begun| begun.elapsed() > FORGOTTEN);
+                let late = kit.slots.iter().enumerate().filter(|(_, slot)| is_late(slot));
                 (None, late.map(|(index, slot)| (index, slot.event)).collect())
             }
             _ => return,
@@ -231,7 +260,8 @@ impl Prints {
         if !over.is_empty()
             && let Some(State::Ready(kit)) = self.lock().get_mut(&context)
         {
-            over.into_iter().for_each(|index| kit.slots[index].late = false);
+            over.into_iter()
+                .for_each(|index| (kit.slots[index].late, kit.slots[index].begun) = (false, None));
         }
     }
 
@@ -293,18 +323,19 @@ impl Prints {
         let sums = (0..blocks(TEST_WORDS / 2)).map(|block| kit.sums(16 * block));
         let found =
             sums.fold((0u64, 0u64), |all, one| (all.0.wrapping_add(one.0), all.1.wrapping_add(one.1)));
-        joined(found) == reference(test_words(), self.key, self.factor)
+        joined(found) == reference(test_words(), self.keys)
     }
 
     /// # Safety
     /// The kit is the current context's, and `pairs` pairs of words can be read at `address`; nothing uses the slot.
     unsafe fn launch(&self, kit: &Kit, address: u64, pairs: u64, result: u64, count: &mut u64) -> CUresult {
-        let mut values = [address, pairs, self.key, self.factor, kit.device + result];
+        let Keys { key, step, factor } = self.keys;
+        let mut values = [address, pairs, key, step, factor, kit.device + result];
         let mut params = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
         *count = blocks(pairs);
         let (function, stream) = (kit.function as CUfunction, kit.stream as CUstream);
         let (params, extra) = (params.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: the caller's promise; the driver copies the five parameters before it comes back.
+        // SAFETY: the caller's promise; the driver copies the six parameters before it comes back.
         unsafe {
             (kit.launch)(function, *count as c_uint, 1, 1, THREADS as c_uint, 1, 1, 0, stream, params, extra)
         }
@@ -327,6 +358,14 @@ impl Kit {
     }
 }
 
+fn taking(index: usize, uses: u64) -> Taking {
+    uses << 8 | index as u64
+}
+
+fn slot_of(taking: Taking) -> usize {
+    (taking & 0xff) as usize % SLOTS
+}
+
 fn blocks(pairs: u64) -> u64 {
     pairs.div_ceil(THREADS * PAIRS_OF_A_THREAD).clamp(1, MOST_BLOCKS)
 }
@@ -336,14 +375,14 @@ fn joined((first, second): (u64, u64)) -> u128 {
 }
 
 /// What the kernel gives for these words.
-fn reference(words: impl Iterator<Item = u64>, key: u64, factor: u64) -> u128 {
+fn reference(words: impl Iterator<Item = u64>, Keys { key, step, factor }: Keys) -> u128 {
     let mix = |word: u64| {
         let word = (word ^ word >> 32).wrapping_mul(MIX);
         let word = (word ^ word >> 32).wrapping_mul(MIX);
         word ^ word >> 32
     };
     joined((0u64..).zip(words).fold((0, 0), |(first, second): (u64, u64), (at, word)| {
-        let mixed = mix(word.wrapping_add(key).wrapping_add(at.wrapping_mul(STEP)));
+        let mixed = mix(word.wrapping_add(key).wrapping_add(at.wrapping_mul(step)));
         let weight = factor.wrapping_add(at.wrapping_mul(TURN));
         (first.wrapping_add(mixed), second.wrapping_add(mixed.wrapping_mul(weight)))
     }))
@@ -351,7 +390,7 @@ fn reference(words: impl Iterator<Item = u64>, key: u64, factor: u64) -> u128 {
 
 /// Words of all kinds, equal neighbours among them.
 fn test_words() -> impl Iterator<Item = u64> {
-    (0..TEST_WORDS).map(|at| if at % 7 < 2 { 0 } else { at.wrapping_mul(at).wrapping_mul(STEP) })
+    (0..TEST_WORDS).map(|at| if at % 7 < 2 { 0 } else { at.wrapping_mul(at).wrapping_mul(MIX) })
 }
 
 fn check(rc: CUresult) -> Result<(), CUresult> {
@@ -368,7 +407,7 @@ mod tests {
     use super::*;
 
     fn print(words: &[u64]) -> u128 {
-        reference(words.iter().copied(), 12345, 678_901)
+        reference(words.iter().copied(), Keys { key: 12345, step: 0x1234_5678_9abc_def1, factor: 678_901 })
     }
 
     #[test]
@@ -396,9 +435,10 @@ mod tests {
 
     #[test]
     fn the_key_changes_everything() {
-        let words: Vec<u64> = test_words().collect();
-        let one = reference(words.iter().copied(), 1, 3);
-        assert_ne!(one as u64, reference(words.iter().copied(), 2, 3) as u64);
-        assert_ne!(one >> 64, reference(words.iter().copied(), 1, 5) >> 64);
+        let with = |key, step, factor| reference(test_words(), Keys { key, step, factor });
+        let one = with(1, 3, 5);
+        assert_ne!(one as u64, with(2, 3, 5) as u64);
+        assert_ne!(one as u64, with(1, 5, 5) as u64);
+        assert_ne!(one >> 64, with(1, 3, 7) >> 64);
     }
 }

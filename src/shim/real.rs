@@ -44,6 +44,9 @@ const LANES: usize = 2;
 const CHECK: usize = 2;
 /// The marker of copies that were waited for.
 const OVER: Copies = 0;
+/// Bytes of host RAM beside what the machine keeps: with more, some may be pinned for speed; with less, that goes back.
+const HOST_PLENTY: u64 = 2 << 30;
+const HOST_SHORT: u64 = 1 << 29;
 /// Bytes that a checksum reads at a time.
 const PART: usize = 4 << 20;
 /// Stream flag: no waiting for the legacy default stream, and none by it.
@@ -207,9 +210,9 @@ impl Driver {
         self.relaxed(|| self.prints.prepare(&self.call, context));
     }
 
-    /// Whether other processes need the host RAM that is merely kept for speed.
+    /// Whether others need the host RAM that is merely kept for speed: other pools, or anybody on the machine.
     pub fn host_is_short(&self) -> bool {
-        ledger::is_short(self.host_budget)
+        ledger::is_short(self.host_budget) || self.host_available() < HOST_SHORT
     }
 
     /// Runs `work` with `context` current and in the relaxed capture mode; whether it gave something.
@@ -392,8 +395,12 @@ impl Device for Driver {
         self.relaxed(|| self.prints.look(&self.call, context, taking))
     }
 
+    fn print_is_over(&self, taking: Taking, context: Context) -> bool {
+        self.relaxed(|| self.prints.is_over(&self.call, context, taking))
+    }
+
     fn host_is_plenty(&self, bytes: u64) -> bool {
-        ledger::is_plenty(bytes, self.host_budget) && self.host_available() >= bytes
+        ledger::is_plenty(bytes, self.host_budget) && self.host_available() >= bytes + HOST_PLENTY
     }
 
     fn checksum(&self, address: u64, bytes: u64, context: Context) -> Result<u128, DriverError> {

@@ -188,8 +188,8 @@ fn scan(exec: &Exec, args: &Args) -> Answer {
 /// The pager's fingerprint of pairs of words: its sums where the first block stores them. Those of other blocks are 0,
 /// as they were before.
 fn print(exec: &Exec, args: &Args) -> Answer {
-    let (address, words, result) = (args.u64(0)?, times(args.u64(1)?, 2)?, args.u64(4)?);
-    let (mut key, mut weight) = (args.u64(2)?, args.u64(3)?);
+    let (address, words, result) = (args.u64(0)?, times(args.u64(1)?, 2)?, args.u64(5)?);
+    let (mut key, step, mut weight) = (args.u64(2)?, args.u64(3)?, args.u64(4)?);
     aligned(address, 16)?;
     aligned(result, 8)?;
     let from = exec.read(address, times(words, 8)?)?.cast::<u64>();
@@ -207,7 +207,7 @@ fn print(exec: &Exec, args: &Args) -> Answer {
             mixed ^= mixed >> 32;
             sums[0] = sums[0].wrapping_add(mixed);
             sums[1] = sums[1].wrapping_add(mixed.wrapping_mul(weight));
-            key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            key = key.wrapping_add(step);
             weight = weight.wrapping_add(0x236a_96c6_4b2e_da06);
         }
     }
@@ -268,7 +268,7 @@ pub(super) fn each(to: Add) {
     to("self_step_u64", &[PTR, U64, U64], Box::new(self_step));
     to("atomic_add_u64", &[PTR, U64], Box::new(atomic_add));
     to("vgmem_scan", &[PTR, U64, PTR, PTR, PTR], Box::new(scan));
-    to("vgmem_print", &[PTR, U64, U64, U64, PTR], Box::new(print));
+    to("vgmem_print", &[PTR, U64, U64, U64, U64, PTR], Box::new(print));
     to("sleep_us", &[U64], Box::new(sleep));
     to("write_after_us", &[PTR, U32, U64], Box::new(write_after));
     to("spin_until_u32", &[PTR, U32], Box::new(spin_until));
