@@ -22,6 +22,9 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &
         return using;
     }
     let begin = Instant::now();
+    if quiet::has_given_up() {
+        marks::poll(engine); // what was waited for in vain may be over, and nobody has looked
+    }
     let mut turn = Turn::take(gpu);
     if turn.is_none() {
         // What a thread waits for must not keep the other's pages away.
