@@ -113,6 +113,14 @@ def bandwidth(suite, command, settings, place):
     return found
 
 
+def grants(suite):
+    """What calls of the driver take while copies are under way, without the library."""
+    run = suite.run([nvcc(suite, "grants.cu", more=["-lcuda"])]).must_pass("native")
+    if run.results != ["wrong 0"]:
+        raise Failure(f"it did not end: {run.results}")
+    return run.figures
+
+
 def over_cases(suite):
     """Programs that need more than the limit, as they are and with pages moved at random."""
     for name, module, program, settings in OVER:
@@ -147,6 +155,7 @@ def main():
         suite.ahead.submit(program, suite, source)
     suite.case("startup", startup, suite)
     suite.case("overhead", overhead, suite)
+    suite.case("grants", grants, suite)
     places = ((None, "gpu0"), ({"VGMEM_HOST": "0"}, "gpu0"),
               ({"VGMEM_DEVICE_LIMIT": "64M", "VGMEM_HOST": "8G"}, "host"))
     for name, (settings, place) in zip(("native", "own", "host"), places):
