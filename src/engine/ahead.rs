@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use vgmem_policy::{PageRef, Standings};
+use vgmem_policy::{PageRef, Room, Standings};
 
 use crate::device::{Context, Device};
-use crate::exchange::For;
+use crate::exchange::{For, Frame};
 use crate::overlap::{HOME, Motion, OUT};
 use crate::pool::{Pool, State};
 
@@ -17,6 +17,11 @@ const WINDOW: u64 = 128 << 20;
 /// Bytes that are on their way on a lane.
 pub(crate) fn bytes_on(lane: usize, motions: &[Motion]) -> u64 {
     motions.iter().filter(|motion| motion.lane == lane).map(|motion| motion.frame.bytes).sum()
+}
+
+/// Sizes of the frames at home that get free when what is on its way out has gone.
+pub(crate) fn going(motions: &[Motion]) -> impl Iterator<Item = u64> {
+    motions.iter().filter(|motion| motion.lane == OUT).map(|motion| motion.frame.bytes)
 }
 
 impl<D: Device> Pool<D> {
@@ -45,23 +50,24 @@ impl<D: Device> Pool<D> {
             return !motions.is_empty();
         }
         let eager = (EAGER * self.config.page_bytes).saturating_sub(inbound);
-        let (standings, free) = {
+        let (standings, mut free) = {
             let state = self.lock();
-            let tier = &state.tiers[home as usize];
-            let free = tier.room() + tier.spare;
-            (self.standings(&state, whom), free)
+            (self.standings(&state, whom), self.room_at_home(&state, home))
         };
-        let mut free = free.saturating_sub(reserved);
+        free.reserve(reserved);
         let plan = {
             let pager = self.pager();
             let eager = if pager.is_behind() { eager } else { 0 };
-            pager.ahead(&standings, free + out, window.saturating_sub(inbound), eager)
+            let mut room = free.clone();
+            going(&motions).for_each(|bytes| room.add(bytes));
+            pager.ahead(&standings, room, window.saturating_sub(inbound), eager)
         };
         for page in plan.fetch {
-            if page.bytes > free || !self.begin_home(whom, &mut motions, page) {
+            // A frame of its size may be on its way: memory of another one is not made anew meanwhile.
+            let waits = out > 0 && !free.fits(page.bytes);
+            if waits || !free.take(page.bytes) || !self.begin_home(whom, &mut motions, page) {
                 break;
             }
-            free -= page.bytes;
         }
         let mut gone = out;
         for page in plan.evict.into_iter().take_while(|_| !held) {
@@ -71,6 +77,14 @@ impl<D: Device> Pool<D> {
             gone += page.bytes;
         }
         !motions.is_empty()
+    }
+
+    /// What is free at home.
+    pub(crate) fn room_at_home(&self, state: &State, home: u8) -> Room {
+        let mut room = Room::of_loose(state.tiers[home as usize].room());
+        let own = |frame: &&Frame| frame.tier == home as usize && frame.home == home;
+        state.spare.iter().filter(own).for_each(|frame| room.add(frame.bytes));
+        room
     }
 
     /// Something has happened that may move pages.

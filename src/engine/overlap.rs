@@ -18,9 +18,9 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
-use vgmem_policy::PageRef;
+use vgmem_policy::{PageRef, Room};
 
-use crate::ahead::bytes_on;
+use crate::ahead::{bytes_on, going};
 
 use crate::device::{Context, Copies, Device, Taking};
 use crate::exchange::{For, Frame};
@@ -74,6 +74,21 @@ impl Motion {
 /// Whether copies of a lane are under way.
 pub(crate) fn is_copying(lane: usize, motions: &[Motion]) -> bool {
     motions.iter().any(|motion| motion.is_copied(lane))
+}
+
+/// Sizes of pages that come, up to so many bytes, for which no frame is on its way out.
+fn unmet(missing: &[PageRef], motions: &[Motion], most: u64) -> Vec<u64> {
+    let mut coming = Room::default();
+    going(motions).for_each(|bytes| coming.add(bytes));
+    let (mut sizes, mut all) = (Vec::new(), 0);
+    for page in missing.iter().filter(|page| !coming.take_frame(page.bytes)) {
+        if all >= most {
+            break;
+        }
+        all += page.bytes;
+        sizes.push(page.bytes);
+    }
+    sizes
 }
 
 /// No page begins to move beside work while this lives.
@@ -159,19 +174,16 @@ impl<D: Device> Pool<D> {
         if self.must_rest(home) {
             return Progress::Waiting(0);
         }
-        let mut left: u64 = 0;
-        for &page in &missing {
-            if left > 0 || !self.begin_home(whom, &mut motions, page) {
-                left += page.bytes;
-            }
-        }
+        let missing = self.set_out_home(whom, &mut motions, missing);
+        let left: u64 = missing.iter().map(|page| page.bytes).sum();
         if left == 0 {
             return Progress::Waiting(0);
         }
         let out = bytes_on(OUT, &motions);
         let window = self.window(whom);
         let wanted = left.min(window).saturating_sub(out);
-        let (room, others) = self.room_for(whom, named, wanted, patient);
+        let sizes = unmet(&missing, &motions, window.saturating_sub(out));
+        let (room, others) = self.room_for(whom, named, &sizes, wanted, patient);
         for page in room.into_iter().take_while(|_| !held) {
             if !self.begin_out(whom, &mut motions, page) {
                 break;
@@ -286,14 +298,40 @@ impl<D: Device> Pool<D> {
         of.home == home && !of.pinned && self.map.access_of(PageId(page)) == 1 << home
     }
 
+    /// Begins to copy pages home for which there are frames; those that are left. While others are on their way out,
+    /// no memory of another size is made anew: a frame of the right one may be among theirs.
+    fn set_out_home(&self, whom: For, motions: &mut Vec<Motion>, missing: Vec<PageRef>) -> Vec<PageRef> {
+        let waits = bytes_on(OUT, motions) > 0;
+        let mut free = self.room_at_home(&self.lock(), whom.home);
+        let mut left = Vec::new();
+        let mut stuck = false;
+        for page in missing {
+            let fits = !waits || free.fits(page.bytes);
+            if !stuck && fits && self.begin_home(whom, motions, page) {
+                free.take(page.bytes);
+                continue;
+            }
+            stuck |= fits;
+            left.push(page);
+        }
+        left
+    }
+
     /// Pages that go for a launch, and whether some that could are in use.
-    fn room_for(&self, whom: For, named: &[u32], bytes: u64, patient: bool) -> (Vec<PageRef>, bool) {
+    fn room_for(
+        &self,
+        whom: For,
+        named: &[u32],
+        sizes: &[u64],
+        bytes: u64,
+        patient: bool,
+    ) -> (Vec<PageRef>, bool) {
         let standings = self.standings(&self.lock(), whom);
         let in_use = standings.is_some_in_use(named);
-        if bytes == 0 {
+        if bytes == 0 && sizes.is_empty() {
             return (Vec::new(), in_use);
         }
-        match self.pager().make_room(named, &standings, bytes, patient) {
+        match self.pager().make_room(named, &standings, sizes, bytes, patient) {
             Some(pages) => (pages, in_use),
             None => (Vec::new(), true),
         }

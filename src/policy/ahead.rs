@@ -12,6 +12,10 @@
 use std::cmp::Reverse;
 
 use crate::pager::{Exchange, PageRef, Pager};
+use crate::room::Room;
+
+/// Free memory in frames of other sizes, in pages of the size that comes, above which it is made anew for that.
+const FRAMES_THAT_WAIT: u64 = 4;
 
 /// An object as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,13 +64,15 @@ impl Standings {
 
 impl Pager {
     /// What goes so that `bytes` bytes get free for a launch that waits; `None` where the best to go is still in
-    /// use and worth waiting for, if the launch is `patient`.
+    /// use and worth waiting for, if the launch is `patient`. Of an object pages of the `wanted` sizes go first, and
+    /// of the best object as many of these as are wanted, whatever `bytes` says.
     ///
     /// Objects in `named` stay. Gives less than `bytes`, and nothing at last, where nothing can go.
     pub fn make_room(
         &self,
         named: &[u32],
         standings: &Standings,
+        wanted: &[u64],
         bytes: u64,
         patient: bool,
     ) -> Option<Vec<PageRef>> {
@@ -75,6 +81,7 @@ impl Pager {
         able.sort_by_cached_key(|s| (Reverse(self.next_use(s.object)), self.last_use(s.object), s.object));
         let mut going = Vec::new();
         let mut gathered = 0;
+        let mut wanted = wanted.to_vec();
         let distance = |s: &Standing| self.next_use(s.object).saturating_sub(self.now()).min(1 << 40);
         let best = able.first().map_or(0, |best| distance(best));
         for standing in able {
@@ -85,12 +92,32 @@ impl Pager {
             if patient && going.is_empty() && !is_near(distance(standing), best) {
                 return None;
             }
+            let is_first = going.is_empty();
+            let (mut just, mut others) = (Vec::new(), Vec::new());
             for page in standings.home(standing).iter().rev() {
+                match wanted.iter().position(|size| *size == page.bytes) {
+                    Some(index) => {
+                        wanted.swap_remove(index);
+                        just.push(*page);
+                    }
+                    None => others.push(*page),
+                }
+            }
+            for page in just {
+                if gathered < bytes || is_first {
+                    gathered += page.bytes;
+                    going.push(page);
+                }
+            }
+            for page in others {
                 if gathered >= bytes {
                     return Some(going);
                 }
                 gathered += page.bytes;
-                going.push(*page);
+                going.push(page);
+            }
+            if gathered >= bytes {
+                return Some(going);
             }
         }
         Some(going)
@@ -99,39 +126,47 @@ impl Pager {
     /// Pages to fetch before they are asked for, soonest use first, and pages that go for them. `room` is what is
     /// free at home; at most `window` bytes are fetched, and for the first `eager` of them any page may go that is
     /// needed later.
-    pub fn ahead<'a>(&self, standings: &'a Standings, mut room: u64, window: u64, eager: u64) -> Exchange {
+    pub fn ahead<'a>(&self, standings: &'a Standings, mut room: Room, window: u64, eager: u64) -> Exchange {
         let mut plan = Exchange::default();
         let known = |s: &'a Standing| Known {
             next: self.next_use(s.object),
             last: self.last_use(s.object),
             of: s,
-            gone: 0,
+            gone: Vec::new(),
         };
-        let (mut coming, mut able): (Vec<Known>, Vec<Known>) = (Vec::new(), Vec::new());
+        let (mut coming, mut able): (Vec<(u64, &Standing)>, Vec<Known>) = (Vec::new(), Vec::new());
         for one in standings.all.iter().map(known) {
             if one.of.away > 0 && one.next != u64::MAX {
-                coming.push(one);
+                coming.push((one.next, one.of));
             }
             if one.of.home > 0 {
                 able.push(one);
             }
         }
-        coming.sort_unstable_by_key(|one| (one.next, one.of.object));
+        coming.sort_unstable_by_key(|(next, of)| (*next, of.object));
         able.sort_unstable_by_key(|one| (one.next, Reverse(one.last), one.of.object));
         let mut fetched = 0;
-        for Known { next: at, of, .. } in coming {
+        for (at, of) in coming {
             let best = self.farthest(&able, of.object, at);
             for page in standings.away(of) {
                 if fetched >= window {
                     return plan;
                 }
-                while room < page.bytes {
+                while !room.fits(page.bytes) {
+                    // Frames of other sizes would do, but a few may rather wait for pages of theirs.
+                    let just = room.total() >= page.bytes;
+                    if just && room.total() >= FRAMES_THAT_WAIT * page.bytes {
+                        break;
+                    }
                     let far = if fetched + page.bytes <= eager { 0 } else { best };
-                    let Some(victim) = victim(standings, &mut able, of.object, at, far) else { return plan };
-                    room += victim.bytes;
+                    let found = victim(standings, &mut able, of.object, at, far, (page.bytes, just));
+                    let Some(victim) = found else { break };
+                    room.add(victim.bytes);
                     plan.evict.push(victim);
                 }
-                room -= page.bytes;
+                if !room.take(page.bytes) {
+                    return plan;
+                }
                 fetched += page.bytes;
                 plan.fetch.push(*page);
             }
@@ -149,13 +184,12 @@ impl Pager {
     }
 }
 
-/// An object, its next and its last use, and how many of its pages go.
-#[derive(Clone, Copy)]
+/// An object, its next and its last use, and which of its pages at home go, by place.
 struct Known<'a> {
     next: u64,
     last: u64,
     of: &'a Standing,
-    gone: usize,
+    gone: Vec<usize>,
 }
 
 /// Launches from `at` to a use; never is far away.
@@ -164,25 +198,31 @@ fn distance(next: u64, at: u64) -> u64 {
 }
 
 /// The next page that goes for an object needed at launch `at`, if a right one can go now: nearly as good as one
-/// whose next use is `best` launches from then. `able` is sorted by next use; those that cannot go are dropped.
+/// whose next use is `best` launches from then. `able` is sorted by next use; those that cannot go are dropped. One of
+/// the wanted size goes before others of its object, and if it is said so only such a one.
 fn victim(
     standings: &Standings,
     able: &mut Vec<Known>,
     for_object: u32,
     at: u64,
     best: u64,
+    (wanted, only): (u64, bool),
 ) -> Option<PageRef> {
     loop {
         let next = able.last_mut()?;
         if next.next <= at || !is_near(distance(next.next, at), best) {
             return None; // needed sooner, or better ones are in use, or will be used before
         }
-        if next.of.object == for_object || !next.of.idle || next.gone == next.of.home {
+        if next.of.object == for_object || !next.of.idle || next.gone.len() == next.of.home {
             able.pop();
             continue;
         }
-        next.gone += 1;
-        return Some(standings.home(next.of)[next.of.home - next.gone]);
+        let home = standings.home(next.of);
+        let left = || (0..home.len()).rev().filter(|index| !next.gone.contains(index));
+        let just = left().find(|&index| home[index].bytes == wanted);
+        let index = just.or_else(|| left().next().filter(|_| !only))?;
+        next.gone.push(index);
+        return Some(home[index]);
     }
 }
 
@@ -225,7 +265,7 @@ mod tests {
                 pager.launch(&[object]);
                 if !home.contains(&object) {
                     if home.len() == capacity {
-                        let going = pager.make_room(&[object], &standings(&home, 0), 1, true).unwrap();
+                        let going = pager.make_room(&[object], &standings(&home, 0), &[], 1, true).unwrap();
                         home.retain(|other| going.iter().all(|page| page.object != *other));
                     }
                     home.push(object);
@@ -233,7 +273,7 @@ mod tests {
                     fetched += usize::from(last);
                 }
                 let room = (capacity - home.len()) as u64;
-                let plan = pager.ahead(&standings(&home, object), room, window, 0);
+                let plan = pager.ahead(&standings(&home, object), Room::of_loose(room), window, 0);
                 home.retain(|other| plan.evict.iter().all(|page| page.object != *other));
                 home.extend(plan.fetch.iter().map(|page| page.object));
                 fetched += if last { plan.fetch.len() } else { 0 };
@@ -278,10 +318,57 @@ mod tests {
             all
         };
         // 20 was used last: it is needed latest, 2 very soon.
-        assert_eq!(pager.make_room(&[1], &stand(&[(2, true), (20, false)]), 1, true), None);
-        assert_eq!(pager.make_room(&[1], &stand(&[(2, true), (20, false)]), 1, false), Some(vec![page(2)]));
-        assert_eq!(pager.make_room(&[1], &stand(&[(2, true), (20, true)]), 1, true), Some(vec![page(20)]));
-        assert_eq!(pager.make_room(&[1], &stand(&[(19, true), (20, false)]), 1, true), Some(vec![page(19)]));
-        assert_eq!(pager.make_room(&[1, 20], &stand(&[(20, true)]), 1, true), Some(vec![]));
+        assert_eq!(pager.make_room(&[1], &stand(&[(2, true), (20, false)]), &[], 1, true), None);
+        assert_eq!(
+            pager.make_room(&[1], &stand(&[(2, true), (20, false)]), &[], 1, false),
+            Some(vec![page(2)])
+        );
+        assert_eq!(
+            pager.make_room(&[1], &stand(&[(2, true), (20, true)]), &[], 1, true),
+            Some(vec![page(20)])
+        );
+        assert_eq!(
+            pager.make_room(&[1], &stand(&[(19, true), (20, false)]), &[], 1, true),
+            Some(vec![page(19)])
+        );
+        assert_eq!(pager.make_room(&[1, 20], &stand(&[(20, true)]), &[], 1, true), Some(vec![]));
+    }
+
+    /// Object 1 of pages of 4 and 8 at home, object 2 of the same elsewhere; 1 is used long after 2.
+    fn of_two_sizes() -> (Pager, Standings) {
+        let mut pager = Pager::default();
+        for _ in 0..4 {
+            [1, 2, 3, 4, 5, 6].into_iter().for_each(|object| pager.launch(&[object]));
+        }
+        pager.launch(&[1]);
+        let pages = |object: u32| {
+            [(0, 8), (1, 8), (2, 4)].map(|(page, bytes)| PageRef { page: 10 * object + page, object, bytes })
+        };
+        let mut all = Standings::default();
+        all.push(1, true, pages(1).into_iter().map(|page| (page, true)));
+        all.push(2, true, pages(2).into_iter().map(|page| (page, false)));
+        (pager, all)
+    }
+
+    #[test]
+    fn pages_go_that_are_of_the_size_of_those_that_come() {
+        let (pager, all) = of_two_sizes();
+        let sizes = |pages: &[PageRef]| pages.iter().map(|page| page.bytes).collect::<Vec<u64>>();
+        let plan = pager.ahead(&all, Room::default(), 16, 0);
+        assert_eq!((sizes(&plan.fetch), sizes(&plan.evict)), (vec![8, 8], vec![8, 8]));
+        // A frame of 4 is left alone for a page of 4, and no second one is made for it.
+        let mut room = Room::default();
+        room.add(4);
+        let plan = pager.ahead(&all, room, 99, 0);
+        assert_eq!((sizes(&plan.fetch), sizes(&plan.evict)), (vec![8, 8, 4], vec![8, 8]));
+        let going = pager.make_room(&[2], &all, &[8], 8, true).unwrap();
+        assert_eq!(sizes(&going), [8]);
+        let going = pager.make_room(&[2], &all, &[4, 8], 0, true).unwrap();
+        assert_eq!(sizes(&going), [4, 8], "wanted sizes of the best object, though bytes are on their way");
+        let going = pager.make_room(&[2], &all, &[], 0, true).unwrap();
+        assert!(going.is_empty());
+        // None of that size: others do.
+        let going = pager.make_room(&[2], &all, &[2], 2, true).unwrap();
+        assert_eq!(sizes(&going), [4]);
     }
 }

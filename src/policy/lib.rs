@@ -12,6 +12,7 @@ mod pager;
 mod pieces;
 mod place;
 mod rolling;
+mod room;
 mod sequence;
 #[cfg(test)]
 mod traffic;
@@ -21,3 +22,4 @@ pub use ahead::Standings;
 pub use pager::{Exchange, PageRef, Pager};
 pub use pieces::{GRANULE, Pieces, auto_page_size, pieces, round_up};
 pub use place::{Placement, Shortage, Tier, TierKind, place, spill_order};
+pub use room::Room;
