@@ -62,9 +62,11 @@ impl<D: Device> Pool<D> {
             going(&motions).for_each(|bytes| room.add(bytes));
             pager.ahead(&standings, room, window.saturating_sub(inbound), eager)
         };
+        let mut coming = Room::default();
+        going(&motions).for_each(|bytes| coming.add(bytes));
         for page in plan.fetch {
-            // A frame of its size may be on its way: memory of another one is not made anew meanwhile.
-            let waits = out > 0 && !free.fits(page.bytes);
+            // Memory of another size is made anew only where no frame of the right one is on its way.
+            let waits = !free.fits(page.bytes) && coming.take_frame(page.bytes);
             if waits || !free.take(page.bytes) || !self.begin_home(whom, &mut motions, page) {
                 break;
             }

@@ -67,8 +67,15 @@ impl<D: Device> Pool<D> {
     /// Begins the copy of a page that has left its address; false where the driver refuses.
     pub(crate) fn begin_to_copy(&self, home: u8, motions: &mut Vec<Motion>, mut motion: Motion) -> bool {
         let Motion { page, from, ref frame, lane, context, .. } = motion;
-        let copier = self.copier(For { home, context }, motions, &motion);
-        if self.device.begin_copy(lane, frame.shadow, from, page.bytes, copier).is_err() {
+        let begin = |by| self.device.begin_copy(lane, frame.shadow, from, page.bytes, by);
+        let mut copier = self.copier(For { home, context }, motions, &motion);
+        let mut begun = begin(copier);
+        if begun.is_err() && copier != context {
+            self.forget_paths(copier); // it is not asked again
+            copier = context;
+            begun = begin(copier);
+        }
+        if begun.is_err() {
             self.leave_to_late(&motion);
             self.stayed(page.page);
             self.spare(motion.frame);
@@ -79,6 +86,9 @@ impl<D: Device> Pool<D> {
             self.lock().lost += frame.bytes; // the copy may be under way: its frame is left alone
             self.leave_to_late(&motion);
             self.stayed(page.page);
+            if copier != context {
+                self.forget_paths(copier);
+            }
             return false;
         };
         motion.copier = copier;

@@ -306,7 +306,9 @@ impl<D: Device> Pool<D> {
                 return self.trade_frames(whom, tier, bytes);
             }
         }
-        self.make_frame(whom, tier, bytes)
+        let made = self.make_frame(whom, tier, bytes);
+        // The books said that there is room, but the driver has none: others use the GPU too.
+        made.or_else(|| self.trade_frames(whom, tier, bytes))
     }
 
     /// A new frame, where the tier has room.
@@ -407,7 +409,6 @@ impl<D: Device> Pool<D> {
 
     /// Gives all spare frames and twins back; how many bytes that was.
     pub fn release_spare(&self) -> u64 {
-        self.settle_late();
         let frames = {
             let mut state = self.lock();
             state.give_up_all_twins();

@@ -105,7 +105,10 @@ impl<D: Device> Pool<D> {
             let _ = self.finish(allocation, false);
         }
         self.collect();
-        self.settle_late();
+        {
+            let _still = self.lock_all_motions(u64::MAX); // or a context might end that is asked
+            self.settle_late();
+        }
         self.release_kept(); // the program wants its memory gone
         count
     }

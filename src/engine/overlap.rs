@@ -256,8 +256,15 @@ impl<D: Device> Pool<D> {
         *motions = stay;
         let gone: Vec<Motion> = gone;
         for motion in gone {
+            if motion.context != context {
+                self.leave_to_late(&motion); // else its fingerprints are gone, too
+            }
             self.stayed(motion.page.page);
-            self.spare(motion.frame);
+            if motion.copier == context || !motion.is_copied(motion.lane) {
+                self.spare(motion.frame);
+            } else {
+                self.lock().lost += motion.frame.bytes; // a helper may still write there
+            }
         }
     }
 
@@ -298,20 +305,21 @@ impl<D: Device> Pool<D> {
         of.home == home && !of.pinned && self.map.access_of(PageId(page)) == 1 << home
     }
 
-    /// Begins to copy pages home for which there are frames; those that are left. While others are on their way out,
-    /// no memory of another size is made anew: a frame of the right one may be among theirs.
+    /// Begins to copy pages home for which there are frames; those that are left. Memory of another size is made anew
+    /// only where no frame of the right one is on its way.
     fn set_out_home(&self, whom: For, motions: &mut Vec<Motion>, missing: Vec<PageRef>) -> Vec<PageRef> {
-        let waits = bytes_on(OUT, motions) > 0;
         let mut free = self.room_at_home(&self.lock(), whom.home);
+        let mut coming = Room::default();
+        going(motions).for_each(|bytes| coming.add(bytes));
         let mut left = Vec::new();
         let mut stuck = false;
         for page in missing {
-            let fits = !waits || free.fits(page.bytes);
-            if !stuck && fits && self.begin_home(whom, motions, page) {
+            let waits = !free.fits(page.bytes) && coming.take_frame(page.bytes);
+            if !stuck && !waits && self.begin_home(whom, motions, page) {
                 free.take(page.bytes);
                 continue;
             }
-            stuck |= fits;
+            stuck |= !waits;
             left.push(page);
         }
         left
@@ -369,6 +377,9 @@ impl<D: Device> Pool<D> {
                 self.lock().lost += motion.frame.bytes;
                 self.leave_to_late(&motion);
                 self.stayed(motion.page.page);
+                if motion.copier != motion.context {
+                    self.forget_paths(motion.copier);
+                }
             }
         }
         true

@@ -66,7 +66,9 @@ impl<D: Device> Pool<D> {
             if from != host && motion.frame.tier != host {
                 return whom.context; // between GPUs
             }
-            state.paths[home].clone()
+            // The program may work there by now, and need the link itself.
+            let idle = |path: &&Path| state.contexts[path.gpu as usize].is_empty();
+            state.paths[home].iter().filter(idle).copied().collect::<Vec<Path>>()
         };
         let load = |context: Context| -> u64 {
             let same = motions.iter().filter(|other| other.is_copied(motion.lane) && other.copier == context);

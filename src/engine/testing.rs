@@ -24,6 +24,8 @@ struct Begun {
     to: Handle,
     from: Handle,
     content: u64,
+    /// Where they are mapped for it.
+    at: [u64; 2],
 }
 
 #[derive(Default)]
@@ -46,13 +48,13 @@ pub(crate) struct Books {
     begun: VecDeque<Begun>,
     marked: Copies,
     /// Fingerprints that are being taken, each known when somebody asks for the second time.
-    prints: BTreeMap<Taking, (u64, Handle, bool)>,
+    prints: BTreeMap<Taking, (u64, Handle, bool, Context)>,
     /// The context of every copy.
     pub(crate) copied_by: Vec<Context>,
     /// Fingerprints are late, and read their memory until somebody has asked often.
     pub(crate) late: bool,
     /// Of late ones the address, the memory, and how often it was asked whether they are over.
-    reading: BTreeMap<Taking, (u64, Handle, usize)>,
+    reading: BTreeMap<Taking, (u64, Handle, usize, Context)>,
     /// Fingerprints that were begun.
     pub(crate) printed: usize,
     /// Fingerprints are never known.
@@ -72,7 +74,11 @@ impl Books {
     }
 
     fn run_one(&mut self) {
-        let Some(Begun { to, from, content, .. }) = self.begun.pop_front() else { return };
+        // Copies of one context follow one another; those of several run in any order.
+        let last = self.begun.back().map(|copy| copy.by);
+        let pick = if self.asked.is_multiple_of(3) { last } else { self.begun.front().map(|copy| copy.by) };
+        let Some(index) = self.begun.iter().position(|copy| Some(copy.by) == pick) else { return };
+        let Some(Begun { to, from, content, .. }) = self.begun.remove(index) else { return };
         assert!(
             self.handles.contains_key(&to) && self.handles.contains_key(&from),
             "copy of released memory"
@@ -141,7 +147,10 @@ impl Device for Mock {
         let mut books = self.call()?;
         let mut at = address;
         while at < address + bytes {
-            assert!(books.reading.values().all(|read| read.0 != at), "unmapped under a fingerprint");
+            let reading = books.reading.values().map(|read| read.0);
+            let taking = books.prints.values().map(|print| print.0);
+            assert!(reading.chain(taking).all(|other| other != at), "unmapped under a fingerprint");
+            assert!(books.begun.iter().all(|copy| !copy.at.contains(&at)), "unmapped under a copy");
             at += books.mapped.remove(&at).expect("unmapped where nothing is mapped").0;
         }
         assert_eq!(at, address + bytes, "unmapped part of a mapping");
@@ -171,12 +180,13 @@ impl Device for Mock {
     fn begin_copy(&self, _: usize, to: u64, from: u64, bytes: u64, by: Context) -> Result<(), DriverError> {
         let mut books = self.call()?;
         let gpu = (by - 100) as u8;
+        let at = [to, from];
         let (to, from) = (books.side(to, bytes, gpu), books.side(from, bytes, gpu));
         books.copied_by.push(by);
         let content = books.contents.get(&from).copied().unwrap_or(0);
         books.marked += 1;
         let number = books.marked;
-        books.begun.push_back(Begun { number, by, to, from, content });
+        books.begun.push_back(Begun { number, by, to, from, content, at });
         Ok(())
     }
 
@@ -184,22 +194,22 @@ impl Device for Mock {
         Ok(self.call()?.marked)
     }
 
-    /// Copies run one at a time, each when somebody asks for the second time.
-    fn are_over(&self, copies: Copies, _: Context) -> Result<bool, DriverError> {
+    /// Copies run one at a time, whenever somebody asks for the second time.
+    fn are_over(&self, copies: Copies, by: Context) -> Result<bool, DriverError> {
         let mut books = self.call()?;
         books.asked += 1;
         if books.asked.is_multiple_of(2) {
             books.run_one();
         }
-        Ok(books.begun.iter().all(|copy| copy.number > copies))
+        Ok(books.begun.iter().all(|copy| copy.by != by || copy.number > copies))
     }
 
-    fn begin_print(&self, address: u64, bytes: u64, _: Context) -> Result<Taking, DriverError> {
+    fn begin_print(&self, address: u64, bytes: u64, by: Context) -> Result<Taking, DriverError> {
         let mut books = self.call()?;
         let handle = books.side(address, bytes, 0);
         books.next += 1;
         let taking = books.next;
-        books.prints.insert(taking, (address, handle, false));
+        books.prints.insert(taking, (address, handle, false, by));
         books.printed += 1;
         Ok(taking)
     }
@@ -208,13 +218,13 @@ impl Device for Mock {
     fn print(&self, taking: Taking, _: Context) -> Taken {
         let mut books = self.0.lock().unwrap();
         let taken = books.prints.remove(&taking);
-        let (address, handle, asked) = taken.expect("asked for a fingerprint that is not being taken");
+        let (address, handle, asked, by) = taken.expect("asked for a fingerprint that is not being taken");
         if !asked {
-            books.prints.insert(taking, (address, handle, true));
+            books.prints.insert(taking, (address, handle, true, by));
             return Taken::Pending;
         }
         if books.late {
-            books.reading.insert(taking, (address, handle, 0));
+            books.reading.insert(taking, (address, handle, 0, by));
             return Taken::Late;
         }
         assert!(books.handles.contains_key(&handle), "fingerprint of released memory");
@@ -228,6 +238,9 @@ impl Device for Mock {
 
     fn print_is_over(&self, taking: Taking, _: Context) -> bool {
         let mut books = self.0.lock().unwrap();
+        if let Some((address, handle, _, by)) = books.prints.remove(&taking) {
+            books.reading.insert(taking, (address, handle, 0, by));
+        }
         let Some(read) = books.reading.get_mut(&taking) else { return true };
         read.2 += 1;
         if read.2 > 20 {
@@ -265,7 +278,8 @@ impl Device for Mock {
     fn forget(&self, context: Context) {
         let mut books = self.0.lock().unwrap();
         books.begun.retain(|copy| copy.by != context);
-        books.reading.clear();
+        books.reading.retain(|_, read| read.3 != context);
+        books.prints.retain(|_, print| print.3 != context);
     }
 
     fn is_lost(&self, error: DriverError) -> bool {

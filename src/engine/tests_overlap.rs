@@ -48,6 +48,8 @@ pub(crate) struct World {
     early: bool,
     /// Whether work writes what it names.
     pub(crate) writes: bool,
+    /// Launches that gave up waiting for their pages.
+    pub(crate) gave_up: usize,
 }
 
 impl World {
@@ -64,6 +66,7 @@ impl World {
             value: 1,
             early: false,
             writes: true,
+            gave_up: 0,
         };
         world.pool.nothing_in_flight();
         world
@@ -88,13 +91,18 @@ impl World {
     pub(crate) fn launch(&mut self, named: Vec<u64>) {
         let mut using = self.pool.begin_use(&named);
         self.pool.note_use(0, &using);
+        let mut over = false;
         for asked in 0..PATIENCE {
             match self.pool.advance(0, 100, &using.named(), asked < PATIENCE / 2) {
-                Progress::Ready | Progress::Stuck => break,
+                Progress::Ready | Progress::Stuck => over = true,
                 Progress::Waiting(_) if asked % 8 == 7 => self.run(), // the GPU goes on meanwhile
-                Progress::Waiting(_) => {}
+                Progress::Waiting(bytes) => _ = self.pool.look_ahead(0, 100, bytes),
+            }
+            if over {
+                break;
             }
         }
+        self.gave_up += usize::from(!over);
         self.pool.claim(&mut using);
         assert!(self.pool.is_ready(&mut using), "pages of a launch are hidden");
         let ended = self.queue_work(named);
@@ -221,6 +229,28 @@ fn a_launch_waits_for_its_pages_and_others_leave_beside_running_work() {
     assert!(seen.fetched > 20 && seen.evicted > 20, "{seen:?}");
     check(&world.pool, &[20, 68]);
     assert_eq!(world.end(), 0);
+}
+
+/// Sizes that do not serve one another: every launch gets its pages, whatever frames are free.
+#[test]
+fn launches_get_pages_of_sizes_for_which_no_frame_is_free() {
+    for writes in [true, false] {
+        let mut world = World::new(16);
+        world.writes = writes;
+        [7, 4, 3, 6, 1, 8, 5, 2].into_iter().for_each(|granules| world.allocate(granules));
+        let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+        for step in 0..120 {
+            world.launch(vec![bases[step * step % 8], bases[step * 3 % 8]]);
+            while world.queue.len() > 1 {
+                world.run();
+            }
+            world.pool.make_wanted_frames(0, 100, 2);
+            check(&world.pool, &[20, 68]);
+        }
+        assert_eq!(world.gave_up, 0, "of 120");
+        assert!(world.pool.snapshot().fetched > 60, "{:?}", world.pool.snapshot());
+        assert_eq!(world.end(), 0);
+    }
 }
 
 #[test]

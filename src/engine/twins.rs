@@ -286,7 +286,7 @@ impl<D: Device> Pool<D> {
         state.late.push(Late { frame, taking, context: motion.context, is_frame: false });
     }
 
-    /// Frees what late fingerprints have read.
+    /// Frees what late fingerprints have read. A lock on motions is held: no context ends meanwhile.
     pub(crate) fn settle_late(&self) {
         let late = std::mem::take(&mut self.lock().late);
         let (over, still): (Vec<Late>, Vec<Late>) =

@@ -3,8 +3,8 @@
 //! A path is a context of ours on a GPU that the program does not use. It is never current on a thread of the program,
 //! and it is no primary context: the program can neither see nor end it.
 
-use crate::ledger;
 use crate::start::{self, Engine};
+use crate::{ledger, pinning};
 
 /// Opens all paths of a GPU, on a thread of its own: a context takes a few hundred milliseconds.
 pub fn open(engine: &Engine, home: u8) {
@@ -18,12 +18,16 @@ pub fn open(engine: &Engine, home: u8) {
             if !known.pooled || engine.pool.is_used(gpu) || ledger::is_home_of_others(known.key) {
                 continue;
             }
-            match engine.pool.device().new_context(gpu) {
-                Ok(context) => {
+            let made = pinning::before_the_end(|| engine.pool.device().new_context(gpu));
+            match made {
+                None => return,
+                Some(Ok(context)) => {
                     engine.pool.add_path(home, gpu, context);
                     log::info!("GPU {gpu} copies for GPU {home}");
                 }
-                Err(error) => log::info!("GPU {gpu} cannot copy for GPU {home} (error {})", error.code()),
+                Some(Err(error)) => {
+                    log::info!("GPU {gpu} cannot copy for GPU {home} (error {})", error.code())
+                }
             }
         }
     };

@@ -4,7 +4,7 @@
 //! merely for speed goes back when other processes need the memory. The threads end when there is nothing to do.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use vgmem_engine::Context;
@@ -66,13 +66,7 @@ fn make(engine: &Engine, context: Context, home: u8) {
     let mut all = 0;
     while vain < LOOKS {
         let begin = Instant::now();
-        let made = {
-            let Ok(_calling) = CALLING.lock() else { return };
-            if mover::is_over() {
-                return;
-            }
-            engine.pool.make_wanted_frames(home, context, 1)
-        };
+        let Some(made) = before_the_end(|| engine.pool.make_wanted_frames(home, context, 1)) else { return };
         all += made;
         vain = if made > 0 { 0 } else { vain + 1 };
         let first = MADE.fetch_add(made, Ordering::Relaxed) < FIRST;
@@ -82,6 +76,12 @@ fn make(engine: &Engine, context: Context, home: u8) {
     if engine.pool.wants_frames(home) {
         std::thread::sleep(REST);
     }
+}
+
+/// Calls the driver on a thread beside the program's, unless the process has begun to end; that waits for it.
+pub fn before_the_end<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let _calling = CALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    (!mover::is_over()).then(work)
 }
 
 /// Gives a part of what is kept merely for speed back where others need it. Called during a mover's step.

@@ -49,7 +49,7 @@ const TEST_WORDS: u64 = 2 * 4001;
 /// How long an answer is waited for. A copy of the page takes a few hundred microseconds.
 const PATIENCE: Duration = Duration::from_millis(4);
 /// Who has not asked for so long will not ask again.
-const FORGOTTEN: Duration = Duration::from_secs(5);
+const FORGOTTEN: Duration = Duration::from_millis(100);
 /// Host memory flag: GPUs can reach it.
 const DEVICEMAP: c_uint = 2;
 /// A priority before any; the driver takes the nearest that there is.
@@ -193,7 +193,7 @@ impl Prints {
             Some(State::Ready(kit)) => kit.slots[index],
             _ => return Taken::Never,
         };
-        let Some(begun) = slot.begun else {
+        let Some(begun) = slot.begun.filter(|_| slot.uses == taking >> 8) else {
             return if slot.lost { Taken::Late } else { Taken::Never };
         };
         let rc = query(call, slot.event);
@@ -220,7 +220,7 @@ impl Prints {
         match self.lock().get(&context) {
             Some(State::Ready(kit)) => {
                 let slot = &kit.slots[slot_of(taking)];
-                slot.uses != taking >> 8 || !(slot.late || slot.lost)
+                slot.uses != taking >> 8 || !(slot.late || slot.lost || slot.begun.is_some())
             }
             _ => true, // the context has ended
         }

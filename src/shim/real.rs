@@ -199,7 +199,7 @@ impl Driver {
         let create = self.call.cuCtxCreate_v2.ok_or(DriverError::INVALID_VALUE)?;
         let (mut context, mut popped) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the out-parameter is live.
-        DriverError::check(unsafe { create(&mut context, 0, CUdevice::from(gpu)) })?;
+        DriverError::check(self.relaxed(|| unsafe { create(&mut context, 0, CUdevice::from(gpu)) }))?;
         // SAFETY: it was made current on this thread just now.
         unsafe { (self.call.cuCtxPopCurrent_v2)(&mut popped) };
         Ok(context as Context)
