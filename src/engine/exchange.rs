@@ -395,6 +395,9 @@ impl<D: Device> Pool<D> {
     pub(crate) fn drop_frame(&self, home: u8, frame: Frame) {
         let place = self.place(frame.tier, home);
         let gone = self.device.unmap(frame.shadow, frame.bytes).is_ok();
+        if gone && self.lock().hand_to_late(frame.handle) {
+            return self.lock().forget_shadow(frame.shadow, frame.bytes);
+        }
         let released = gone && self.device.release(place, frame.bytes, frame.handle).is_ok();
         let mut state = self.lock();
         if gone {

@@ -294,6 +294,9 @@ impl<D: Device> Pool<D> {
                 first = first.and(Err(error));
                 continue;
             }
+            if self.lock().hand_to_late(page.handle) {
+                continue;
+            }
             match self.device.release(place, page.bytes, page.handle) {
                 Ok(()) => released.push((page.tier, page.bytes)),
                 // Not taken back: it stays charged.

@@ -19,7 +19,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::device::{Context, Device, Taken, Taking};
+use crate::device::{Context, Device, Handle, Taken, Taking};
 use crate::exchange::{For, Frame};
 use crate::overlap::{Motion, Step};
 use crate::pool::{Pool, State};
@@ -161,6 +161,12 @@ impl State {
         let like =
             |other: &&Frame| (other.tier, other.bytes, other.home) == (frame.tier, frame.bytes, frame.home);
         self.spare.iter().filter(like).count()
+    }
+
+    /// Memory is about to be given back that a late fingerprint may still read: it is the fingerprint's from here on.
+    pub(crate) fn hand_to_late(&mut self, handle: Handle) -> bool {
+        let reads = self.late.iter_mut().find(|late| late.frame.handle == handle);
+        reads.map(|late| late.is_frame = true).is_some()
     }
 
     /// The frame is charged to its tier, and the caller's.
