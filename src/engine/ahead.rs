@@ -19,9 +19,10 @@ pub(crate) fn bytes_on(lane: usize, motions: &[Motion]) -> u64 {
     motions.iter().filter(|motion| motion.lane == lane).map(|motion| motion.frame.bytes).sum()
 }
 
-/// Sizes of the frames at home that get free when what is on its way out has gone.
-pub(crate) fn going(motions: &[Motion]) -> impl Iterator<Item = u64> {
-    motions.iter().filter(|motion| motion.lane == OUT).map(|motion| motion.frame.bytes)
+/// Adds the frames at home that get free when what is on its way out has gone.
+pub(crate) fn with_going(mut room: Room, motions: &[Motion]) -> Room {
+    motions.iter().filter(|motion| motion.lane == OUT).for_each(|motion| room.add(motion.frame.bytes));
+    room
 }
 
 impl<D: Device> Pool<D> {
@@ -58,12 +59,10 @@ impl<D: Device> Pool<D> {
         let plan = {
             let pager = self.pager();
             let eager = if pager.is_behind() { eager } else { 0 };
-            let mut room = free.clone();
-            going(&motions).for_each(|bytes| room.add(bytes));
+            let room = with_going(free.clone(), &motions);
             pager.ahead(&standings, room, window.saturating_sub(inbound), eager)
         };
-        let mut coming = Room::default();
-        going(&motions).for_each(|bytes| coming.add(bytes));
+        let mut coming = with_going(Room::default(), &motions);
         for page in plan.fetch {
             // Memory of another size is made anew only where no frame of the right one is on its way.
             let waits = !free.fits(page.bytes) && coming.take_frame(page.bytes);

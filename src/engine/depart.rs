@@ -25,11 +25,10 @@ impl<D: Device> Pool<D> {
             let frame = tiers.into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes));
             return frame.is_some_and(|frame| self.set_out(whom, motions, page, frame, OUT, asks));
         };
-        let Some((address, from, sum)) = self.leave(whom, page, OUT) else {
+        let Some((address, from)) = self.leave(whom, page, OUT) else {
             self.keep_twin(page.page, twin);
             return false;
         };
-        self.verify_rest(address, page.bytes, from, sum, whom.context);
         let Twin { frame, print, .. } = twin;
         let (lane, context) = (OUT, whom.context);
         let taking = asks.then(|| self.device.begin_print(from, page.bytes, context).ok()).flatten();
@@ -52,12 +51,11 @@ impl<D: Device> Pool<D> {
         lane: usize,
         prints: bool,
     ) -> bool {
-        let Some((address, from, sum)) = self.leave(whom, page, lane) else {
+        let Some((address, from)) = self.leave(whom, page, lane) else {
             self.spare(frame);
             return false;
         };
         let context = whom.context;
-        self.verify_rest(address, page.bytes, from, sum, context);
         let prints = prints && frame.tier == self.host_tier();
         let step = Step::Copying(None, if prints { Print::Wanted } else { Print::Unknown });
         let motion = Motion { page, address, from, frame, lane, step, context, copier: context, late: None };
@@ -104,8 +102,8 @@ impl<D: Device> Pool<D> {
         true
     }
 
-    /// Takes an idle page off its address; where it is mapped besides. A page in use stays.
-    fn leave(&self, whom: For, page: PageRef, lane: usize) -> Option<(u64, u64, Option<u128>)> {
+    /// Takes an idle page off its address; that, and where it is mapped besides. A page in use stays.
+    fn leave(&self, whom: For, page: PageRef, lane: usize) -> Option<(u64, u64)> {
         let (address, handle, shadow, shown, sum) = {
             let mut state = self.lock();
             let State { pages, allocations, everything, done, .. } = &mut *state;
@@ -138,6 +136,9 @@ impl<D: Device> Pool<D> {
         if lane == OUT {
             one.habit.goes();
         }
-        left.map(|from| (address, from, sum))
+        drop(state);
+        let from = left?;
+        self.verify_rest(address, page.bytes, from, sum, whom.context);
+        Some((address, from))
     }
 }

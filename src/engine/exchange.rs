@@ -46,6 +46,15 @@ pub(crate) struct Frame {
     pub(crate) home: u8,
 }
 
+/// What makes frames serve one another: tier, size, and the GPU that has access.
+pub(crate) type Kind = (usize, u64, u8);
+
+impl Frame {
+    pub(crate) fn kind(&self) -> Kind {
+        (self.tier, self.bytes, self.home)
+    }
+}
+
 /// What an exchange did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exchanged {
@@ -87,8 +96,7 @@ impl Wave {
 impl State {
     /// A spare frame of this tier and size that a GPU can use.
     pub(crate) fn take_spare(&mut self, tier: usize, bytes: u64, home: u8) -> Option<Frame> {
-        let fits = |frame: &Frame| (frame.tier, frame.bytes, frame.home) == (tier, bytes, home);
-        let at = self.spare.iter().position(fits)?;
+        let at = self.spare.iter().position(|frame| frame.kind() == (tier, bytes, home))?;
         self.tiers[tier].spare -= bytes;
         Some(self.spare.swap_remove(at))
     }
@@ -297,7 +305,7 @@ impl<D: Device> Pool<D> {
                 return Some(frame);
             }
             // Before new memory: pinning takes longer than the copy that a twin saves.
-            if let Some(frame) = state.take_twin_of_any(tier, bytes, whom.home) {
+            if let Some(frame) = state.take_twin_of_any((tier, bytes, whom.home)) {
                 self.wanted_frames[whom.home as usize].store(bytes, Ordering::Release);
                 return Some(frame);
             }
@@ -343,7 +351,9 @@ impl<D: Device> Pool<D> {
     fn trade_frames(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
         let other = {
             let mut state = self.lock();
-            state.give_up_a_twin_of(tier);
+            if let Some(frame) = state.take_twin_on(tier) {
+                state.add_spare(frame);
+            }
             let at = state.spare.iter().position(|frame| frame.tier == tier)?;
             let frame = state.spare.swap_remove(at);
             state.tiers[tier].spare -= frame.bytes;

@@ -20,7 +20,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use vgmem_policy::{PageRef, Room};
 
-use crate::ahead::{bytes_on, going};
+use crate::ahead::{bytes_on, with_going};
 
 use crate::device::{Context, Copies, Device, Taking};
 use crate::exchange::{For, Frame};
@@ -78,8 +78,7 @@ pub(crate) fn is_copying(lane: usize, motions: &[Motion]) -> bool {
 
 /// Sizes of pages that come, up to so many bytes, for which no frame is on its way out.
 fn unmet(missing: &[PageRef], motions: &[Motion], most: u64) -> Vec<u64> {
-    let mut coming = Room::default();
-    going(motions).for_each(|bytes| coming.add(bytes));
+    let mut coming = with_going(Room::default(), motions);
     let (mut sizes, mut all) = (Vec::new(), 0);
     for page in missing.iter().filter(|page| !coming.take_frame(page.bytes)) {
         if all >= most {
@@ -309,8 +308,7 @@ impl<D: Device> Pool<D> {
     /// only where no frame of the right one is on its way.
     fn set_out_home(&self, whom: For, motions: &mut Vec<Motion>, missing: Vec<PageRef>) -> Vec<PageRef> {
         let mut free = self.room_at_home(&self.lock(), whom.home);
-        let mut coming = Room::default();
-        going(motions).for_each(|bytes| coming.add(bytes));
+        let mut coming = with_going(Room::default(), motions);
         let mut left = Vec::new();
         let mut stuck = false;
         for page in missing {

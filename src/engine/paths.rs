@@ -18,6 +18,10 @@ pub(crate) struct Path {
 }
 
 impl State {
+    fn is_used(&self, gpu: u8) -> bool {
+        self.contexts.get(gpu as usize).is_some_and(|contexts| !contexts.is_empty())
+    }
+
     /// A shadow address shows nothing any more.
     pub(crate) fn forget_shadow(&mut self, shadow: u64, bytes: u64) {
         self.reach.remove(&shadow);
@@ -44,7 +48,7 @@ impl<D: Device> Pool<D> {
 
     /// Whether the program works on a GPU.
     pub fn is_used(&self, gpu: u8) -> bool {
-        self.lock().contexts.get(gpu as usize).is_some_and(|contexts| !contexts.is_empty())
+        self.lock().is_used(gpu)
     }
 
     /// A context is gone.
@@ -67,7 +71,7 @@ impl<D: Device> Pool<D> {
                 return whom.context; // between GPUs
             }
             // The program may work there by now, and need the link itself.
-            let idle = |path: &&Path| state.contexts[path.gpu as usize].is_empty();
+            let idle = |path: &&Path| !state.is_used(path.gpu);
             state.paths[home].iter().filter(idle).copied().collect::<Vec<Path>>()
         };
         let load = |context: Context| -> u64 {

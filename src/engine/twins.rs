@@ -20,7 +20,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::device::{Context, Device, Handle, Taken, Taking};
-use crate::exchange::{For, Frame};
+use crate::exchange::{For, Frame, Kind};
 use crate::overlap::{Motion, Step};
 use crate::pool::{Pool, State};
 
@@ -121,15 +121,15 @@ impl State {
         with.into_iter().for_each(|page| self.give_up_twin(page));
     }
 
-    /// The frame of the oldest twin that fits.
-    pub(crate) fn take_twin_of_any(&mut self, tier: usize, bytes: u64, home: u8) -> Option<Frame> {
-        let (_, page, _) = self.oldest_twin(tier, bytes, home)?;
+    /// The frame of the oldest twin of a kind.
+    pub(crate) fn take_twin_of_any(&mut self, kind: Kind) -> Option<Frame> {
+        let (_, page, _) = self.oldest_twin(kind)?;
         self.untie(page)
     }
 
     /// When the page that has had a twin of this kind for the longest time came home, that page, and how many have one.
-    fn oldest_twin(&self, tier: usize, bytes: u64, home: u8) -> Option<(u64, u32, u64)> {
-        let fits = |twin: &&Twin| (twin.frame.tier, twin.frame.bytes, twin.frame.home) == (tier, bytes, home);
+    fn oldest_twin(&self, kind: Kind) -> Option<(u64, u32, u64)> {
+        let fits = |twin: &&Twin| twin.frame.kind() == kind;
         let all =
             self.pages.iter().filter_map(|(id, page)| Some((page.twin.as_ref().filter(fits)?.since, id)));
         let (count, oldest) = all.fold((0, None), |(count, oldest), one| {
@@ -138,18 +138,17 @@ impl State {
         oldest.map(|(since, page)| (since, page, count))
     }
 
-    /// Where the memory is needed for another size.
-    pub(crate) fn give_up_a_twin_of(&mut self, tier: usize) {
-        let of = |twin: &Twin| twin.frame.tier == tier;
-        let found = self.pages.iter().find(|(_, page)| page.twin.as_ref().is_some_and(of));
-        if let Some(page) = found.map(|(id, _)| id) {
-            self.give_up_twin(page);
-        }
+    /// The frame of some twin on a tier, where the memory is needed for another size or for others.
+    pub(crate) fn take_twin_on(&mut self, tier: usize) -> Option<Frame> {
+        let on = |twin: &Twin| twin.frame.tier == tier;
+        let found = self.pages.iter().find(|(_, page)| page.twin.as_ref().is_some_and(on));
+        let page = found.map(|(id, _)| id)?;
+        self.untie(page)
     }
 
     /// Frees the twin of a page that came home so long ago that it may stay for good: all others came four times since.
-    fn give_up_an_old_twin(&mut self, like: &Frame) -> bool {
-        let oldest = self.oldest_twin(like.tier, like.bytes, like.home);
+    fn give_up_an_old_twin(&mut self, kind: Kind) -> bool {
+        let oldest = self.oldest_twin(kind);
         let old = oldest.filter(|(since, _, count)| self.fetched - since > 4 * count + OLD);
         if let Some((_, page, _)) = old {
             self.give_up_twin(page);
@@ -157,10 +156,8 @@ impl State {
         old.is_some()
     }
 
-    fn spare_like(&self, frame: &Frame) -> usize {
-        let like =
-            |other: &&Frame| (other.tier, other.bytes, other.home) == (frame.tier, frame.bytes, frame.home);
-        self.spare.iter().filter(like).count()
+    fn spare_of(&self, kind: Kind) -> usize {
+        self.spare.iter().filter(|frame| frame.kind() == kind).count()
     }
 
     /// Memory is about to be given back that a late fingerprint may still read: it is the fingerprint's from here on.
@@ -206,8 +203,9 @@ impl<D: Device> Pool<D> {
     pub(crate) fn leave_behind(&self, page: u32, twin: Twin) {
         let left = {
             let mut state = self.lock();
-            let left = state.spare_like(&twin.frame);
-            let more = left < LEFT_FOR_OTHERS && state.give_up_an_old_twin(&twin.frame);
+            let kind = twin.frame.kind();
+            let left = state.spare_of(kind);
+            let more = left < LEFT_FOR_OTHERS && state.give_up_an_old_twin(kind);
             left + usize::from(more)
         };
         if left < LEFT_FOR_OTHERS {
@@ -224,23 +222,19 @@ impl<D: Device> Pool<D> {
         loop {
             let comparing = |motion: &Motion| matches!(motion.step, Step::Comparing(..));
             let Some(index) = motions.iter().position(comparing) else { return };
-            let Motion { step: Step::Comparing(taking, before), context, page, ref frame, .. } =
-                motions[index]
-            else {
-                return;
-            };
-            let home = frame.home;
-            let now = self.device.print(taking, context);
-            if now == Taken::Pending {
+            let Step::Comparing(taking, before) = motions[index].step else { return };
+            let (mut print, mut late) = (Print::Taking(taking), None);
+            if !self.is_taken(&mut print, &mut late, motions[index].context) {
                 return; // one follows the other
             }
             let mut motion = motions.remove(index);
-            motion.late = (now == Taken::Late).then_some(taking);
-            let same = now == Taken::Print(before) || self.device.breaks("unwritten");
+            motion.late = late;
+            let known = matches!(print, Print::Known(_));
+            let same = matches!(print, Print::Known(now) if now == before) || self.device.breaks("unwritten");
             {
                 let mut state = self.lock();
                 state.unwritten += u64::from(same);
-                if let (Some(one), Taken::Print(_)) = (state.pages.get_mut(page.page), now) {
+                if let Some(one) = state.pages.get_mut(motion.page.page).filter(|_| known) {
                     one.habit.found(!same);
                 }
             }
@@ -248,11 +242,8 @@ impl<D: Device> Pool<D> {
                 self.landed(motion);
                 continue;
             }
-            motion.step = Step::Copying(
-                None,
-                if let Taken::Print(now) = now { Print::Known(now) } else { Print::Unknown },
-            );
-            self.begin_to_copy(home, motions, motion);
+            motion.step = Step::Copying(None, print);
+            self.begin_to_copy(motion.frame.home, motions, motion);
         }
     }
 
@@ -294,6 +285,9 @@ impl<D: Device> Pool<D> {
 
     /// Frees what late fingerprints have read. A lock on motions is held: no context ends meanwhile.
     pub(crate) fn settle_late(&self) {
+        if self.lock().late.is_empty() {
+            return;
+        }
         let late = std::mem::take(&mut self.lock().late);
         let (over, still): (Vec<Late>, Vec<Late>) =
             late.into_iter().partition(|late| self.device.print_is_over(late.taking, late.context));
@@ -320,8 +314,7 @@ impl<D: Device> Pool<D> {
         let is_wanted = || {
             let state = self.lock();
             let tier = &state.tiers[host];
-            let spare =
-                state.spare.iter().filter(|f| (f.tier, f.bytes, f.home) == (host, bytes, home)).count();
+            let spare = state.spare_of((host, bytes, home));
             bytes > 0 && spare < LEFT_FOR_OTHERS && tier.used + bytes <= tier.capacity
         };
         let mut made = 0;
@@ -342,11 +335,7 @@ impl<D: Device> Pool<D> {
     pub fn release_twins(&self, most: usize) -> u64 {
         let mut bytes = 0;
         for _ in 0..most {
-            let frame = {
-                let mut state = self.lock();
-                let found = state.pages.iter().find(|(_, page)| page.twin.is_some()).map(|(id, _)| id);
-                found.and_then(|page| state.untie(page))
-            };
+            let frame = self.lock().take_twin_on(self.host_tier());
             let Some(frame) = frame else { break };
             bytes += frame.bytes;
             self.drop_frame(frame.home, frame);

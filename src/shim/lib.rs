@@ -20,6 +20,7 @@ mod functions;
 mod gate;
 mod graphs;
 mod hooks;
+mod kernel;
 mod ledger;
 mod log;
 mod lookup;

@@ -15,7 +15,7 @@
 //! No lock is held across a driver call.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::*;
 use vgmem_engine::{Context, Taken, Taking};
 
+use crate::kernel::{Kernel, check, query};
 use crate::real::{Functions, NON_BLOCKING};
 
 /// The kernel's text, as `cuModuleLoadData` takes it.
@@ -44,14 +45,13 @@ const MOST_BLOCKS: u64 = 256;
 /// Bytes of the sums of one fingerprint, and fingerprints that can be under way.
 const SUMS: u64 = 16 * MOST_BLOCKS;
 const SLOTS: usize = 64;
-/// Words of the test, behind the sums: an odd number of pairs, more than one round of the kernel.
+/// The words of the test, behind the sums, and how many: an odd number of pairs, more than one round of the kernel.
+const TEST: u64 = SLOTS as u64 * SUMS;
 const TEST_WORDS: u64 = 2 * 4001;
 /// How long an answer is waited for. A copy of the page takes a few hundred microseconds.
 const PATIENCE: Duration = Duration::from_millis(4);
 /// Who has not asked for so long will not ask again.
 const FORGOTTEN: Duration = Duration::from_millis(100);
-/// Host memory flag: GPUs can reach it.
-const DEVICEMAP: c_uint = 2;
 /// A priority before any; the driver takes the nearest that there is.
 const FIRST: c_int = -1000;
 
@@ -66,15 +66,11 @@ enum State {
     Failed,
 }
 
-/// What a context needs. It all goes with the context. Handles and addresses as numbers.
-#[derive(Clone)]
+/// What a context needs. It all goes with the context.
 struct Kit {
-    function: usize,
-    launch: pointers::cuLaunchKernel,
+    kernel: Kernel,
+    /// As a number.
     stream: usize,
-    /// The pinned memory, as the host and as the GPU know it.
-    host: usize,
-    device: u64,
     slots: Vec<Slot>,
 }
 
@@ -155,28 +151,28 @@ impl Prints {
     /// Begins to take a fingerprint in the current context.
     pub fn begin(&self, call: &Functions, context: Context, address: u64, bytes: u64) -> Option<Taking> {
         self.settle(call, context);
-        let (kit, index) = {
+        let (kernel, stream, mut slot, index) = {
             let mut contexts = self.lock();
             let Some(State::Ready(kit)) = contexts.get_mut(&context) else { return None };
             if kit.slots.iter().any(|slot| slot.late) {
                 return None; // the next one would wait behind it
             }
             let index = kit.slots.iter().position(Slot::is_free)?;
-            kit.slots[index].begun = Some(Instant::now());
-            kit.slots[index].uses += 1;
-            (Kit { slots: vec![kit.slots[index]], ..kit.clone_without_slots() }, index)
+            let slot = &mut kit.slots[index];
+            slot.begun = Some(Instant::now());
+            slot.uses += 1;
+            (kit.kernel, kit.stream as CUstream, *slot, index)
         };
-        let mut slot = kit.slots[0];
         if slot.event == 0 {
             slot.event = call.new_event().map_or(0, |event| event as usize);
         }
-        let result = index as u64 * SUMS;
+        slot.blocks = blocks(bytes / 16);
         let launched = slot.event != 0
             // SAFETY: the kernel and a stream of this context; its sums go where nothing else is.
-            && unsafe { self.launch(&kit, address, bytes / 16, result, &mut slot.blocks) } == CUDA_SUCCESS;
+            && unsafe { self.launch(&kernel, stream, address, bytes / 16, sums_of(index)) } == CUDA_SUCCESS;
         let recorded = launched && {
             // SAFETY: an event and a stream of ours in this context.
-            let rc = unsafe { (call.cuEventRecord)(slot.event as CUevent, kit.stream as CUstream) };
+            let rc = unsafe { (call.cuEventRecord)(slot.event as CUevent, stream) };
             rc == CUDA_SUCCESS
         };
         if let Some(State::Ready(kit)) = self.lock().get_mut(&context) {
@@ -208,10 +204,7 @@ impl Prints {
             return Taken::Late; // or the context is lost, and ends
         }
         let blocks = slot.blocks;
-        let sums = (0..blocks).map(|block| kit.sums(index as u64 * SUMS + 16 * block));
-        Taken::Print(joined(
-            sums.fold((0, 0), |all: (u64, u64), one| (all.0.wrapping_add(one.0), all.1.wrapping_add(one.1))),
-        ))
+        Taken::Print(kit.print(sums_of(index), blocks))
     }
 
     /// Whether one that was late is over.
@@ -251,8 +244,14 @@ impl Prints {
                         "no fingerprints in context {context:#x}: their test failed (the driver answered {rc})"
                     );
                 }
-                let state = if right { State::Ready(kit.clone()) } else { State::Failed };
-                contexts.insert(context, state);
+                let state = contexts.remove(&context).filter(|_| right);
+                contexts.insert(
+                    context,
+                    match state {
+                        Some(State::Testing(kit, _)) => State::Ready(kit),
+                        _ => State::Failed,
+                    },
+                );
             }
         }
         let over = late.into_iter().filter(|(_, event)| query(call, *event) == CUDA_SUCCESS);
@@ -267,52 +266,21 @@ impl Prints {
 
     /// All that is needed in the current context, and the event behind the test.
     fn make(&self, call: &Functions) -> Result<(Kit, usize), CUresult> {
-        let (Some(allocate), Some(pointer), Some(load), Some(get), Some(launch)) = (
-            call.cuMemHostAlloc,
-            call.cuMemHostGetDevicePointer_v2,
-            call.cuModuleLoadData,
-            call.cuModuleGetFunction,
-            call.cuLaunchKernel,
-        ) else {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        };
-        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the text ends with NUL; the out-parameter is live.
-        check(unsafe { load(&mut module, TEXT.as_ptr().cast()) })?;
-        // SAFETY: the module just loaded, a name that ends with NUL, and a live out-parameter.
-        check(unsafe { get(&mut function, module, ENTRY.as_ptr()) })?;
-        if let Some(load) = call.cuFuncLoad {
-            // Else the first launch would load it, and wait for the program's work.
-            // SAFETY: the function of the module just loaded.
-            check(unsafe { load(function) })?;
-        }
-        let (mut host, mut device, mut stream) = (std::ptr::null_mut(), 0, std::ptr::null_mut());
-        let bytes = SLOTS * SUMS as usize + 8 * TEST_WORDS as usize;
-        // SAFETY: the out-parameter is live.
-        check(unsafe { allocate(&mut host, bytes, DEVICEMAP) })?;
-        // SAFETY: the memory just allocated, and a live out-parameter.
-        check(unsafe { pointer(&mut device, host, 0) })?;
+        let kernel = Kernel::load(call, TEXT, ENTRY, TEST + 8 * TEST_WORDS)?;
+        let mut stream = std::ptr::null_mut();
         check(match call.cuStreamCreateWithPriority {
             // SAFETY: the out-parameter is live.
             Some(create) => unsafe { create(&mut stream, NON_BLOCKING, FIRST) },
             // SAFETY: the same.
             None => unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) },
         })?;
-        let kit = Kit {
-            function: function as usize,
-            launch,
-            stream: stream as usize,
-            host: host as usize,
-            device,
-            slots: vec![Slot::default(); SLOTS],
-        };
+        let kit = Kit { kernel, stream: stream as usize, slots: vec![Slot::default(); SLOTS] };
         let event = call.new_event()?;
-        for (number, word) in test_words().enumerate() {
-            kit.word(SLOTS as u64 * SUMS + 8 * number as u64).store(word, Ordering::Relaxed);
+        for (at, word) in (TEST..).step_by(8).zip(test_words()) {
+            kit.word(at).store(word, Ordering::Relaxed);
         }
-        let mut blocks = 0;
         // SAFETY: the kernel in the current context; the words of the test and the first slot are in its pinned memory.
-        check(unsafe { self.launch(&kit, device + SLOTS as u64 * SUMS, TEST_WORDS / 2, 0, &mut blocks) })?;
+        check(unsafe { self.launch(&kernel, stream, kernel.device + TEST, TEST_WORDS / 2, sums_of(0)) })?;
         // SAFETY: an event and a stream of ours.
         check(unsafe { (call.cuEventRecord)(event, stream) })?;
         Ok((kit, event as usize))
@@ -320,42 +288,46 @@ impl Prints {
 
     /// Whether the test, which is over, gave what is right.
     fn is_right(&self, kit: &Kit) -> bool {
-        let sums = (0..blocks(TEST_WORDS / 2)).map(|block| kit.sums(16 * block));
-        let found =
-            sums.fold((0u64, 0u64), |all, one| (all.0.wrapping_add(one.0), all.1.wrapping_add(one.1)));
-        joined(found) == reference(test_words(), self.keys)
+        kit.print(sums_of(0), blocks(TEST_WORDS / 2)) == reference(test_words(), self.keys)
     }
 
     /// # Safety
-    /// The kit is the current context's, and `pairs` pairs of words can be read at `address`; nothing uses the slot.
-    unsafe fn launch(&self, kit: &Kit, address: u64, pairs: u64, result: u64, count: &mut u64) -> CUresult {
+    /// The kernel and the stream are the current context's, and `pairs` pairs of words can be read at `address`;
+    /// nothing else uses the room for the sums.
+    unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        stream: CUstream,
+        address: u64,
+        pairs: u64,
+        sums: u64,
+    ) -> CUresult {
         let Keys { key, step, factor } = self.keys;
-        let mut values = [address, pairs, key, step, factor, kit.device + result];
-        let mut params = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
-        *count = blocks(pairs);
-        let (function, stream) = (kit.function as CUfunction, kit.stream as CUstream);
-        let (params, extra) = (params.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: the caller's promise; the driver copies the six parameters before it comes back.
-        unsafe {
-            (kit.launch)(function, *count as c_uint, 1, 1, THREADS as c_uint, 1, 1, 0, stream, params, extra)
-        }
+        let values = [address, pairs, key, step, factor, kernel.device + sums];
+        // SAFETY: the caller's promise; these are the kernel's parameters.
+        unsafe { kernel.launch(blocks(pairs), THREADS, stream, values) }
     }
 }
 
 impl Kit {
-    fn clone_without_slots(&self) -> Kit {
-        Kit { slots: Vec::new(), ..*self }
-    }
-
     /// A word in the pinned memory. The context has not ended: the memory would have gone with it.
     fn word(&self, offset: u64) -> &AtomicU64 {
         // SAFETY: all offsets are multiples of 8 inside the memory; host and GPU use whole words only.
-        unsafe { AtomicU64::from_ptr((self.host + offset as usize) as *mut u64) }
+        unsafe { AtomicU64::from_ptr((self.kernel.host + offset as usize) as *mut u64) }
     }
 
-    fn sums(&self, offset: u64) -> (u64, u64) {
-        (self.word(offset).load(Ordering::Acquire), self.word(offset + 8).load(Ordering::Acquire))
+    /// The fingerprint whose sums so many blocks have stored there.
+    fn print(&self, sums: u64, blocks: u64) -> u128 {
+        let word = |offset| self.word(offset).load(Ordering::Acquire);
+        joined((0..blocks).map(|block| sums + 16 * block).fold((0, 0), |(first, second): (u64, u64), at| {
+            (first.wrapping_add(word(at)), second.wrapping_add(word(at + 8)))
+        }))
     }
+}
+
+/// Where a slot's sums lie in the pinned memory.
+fn sums_of(index: usize) -> u64 {
+    index as u64 * SUMS
 }
 
 fn taking(index: usize, uses: u64) -> Taking {
@@ -391,15 +363,6 @@ fn reference(words: impl Iterator<Item = u64>, Keys { key, step, factor }: Keys)
 /// Words of all kinds, equal neighbours among them.
 fn test_words() -> impl Iterator<Item = u64> {
     (0..TEST_WORDS).map(|at| if at % 7 < 2 { 0 } else { at.wrapping_mul(at).wrapping_mul(MIX) })
-}
-
-fn check(rc: CUresult) -> Result<(), CUresult> {
-    if rc == CUDA_SUCCESS { Ok(()) } else { Err(rc) }
-}
-
-fn query(call: &Functions, event: usize) -> CUresult {
-    // SAFETY: an event of ours; its context has not ended, or nobody would ask.
-    unsafe { (call.cuEventQuery)(event as CUevent) }
 }
 
 #[cfg(test)]

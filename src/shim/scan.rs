@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use vgmem_abi::*;
 use vgmem_engine::Context;
 
+use crate::kernel::{Kernel, check, query};
 use crate::real::{Functions, NON_BLOCKING};
 use crate::start::{Engine, engine};
 
@@ -47,9 +48,6 @@ const TEST: [(u64, u64, bool); 3] = [(0, 4, false), (4, 1, true), (5, 1, true)];
 /// How long [`prepare`] looks whether the test is over. It may be behind any work of the program.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Host memory flag: GPUs can reach it.
-const DEVICEMAP: c_uint = 2;
-
 static CONTEXTS: Mutex<Option<HashMap<Context, State>>> = Mutex::new(None);
 /// Numbers the contexts: a handle may come back for another one.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -72,12 +70,7 @@ enum State {
 /// What a context needs for scans. It all goes with the context. Handles and addresses as numbers.
 struct Scans {
     number: u64,
-    /// The function in this context, and the driver's function that launches it.
-    function: usize,
-    launch: pointers::cuLaunchKernel,
-    /// The pinned memory, as the host and as the GPU know it.
-    host: usize,
-    device: u64,
+    kernel: Kernel,
     /// Flags that can be used next: at the front those that were read, at the back those that nobody waits for.
     slots: VecDeque<Slot>,
 }
@@ -180,13 +173,7 @@ pub fn begin(engine: &Engine, context: Context, stream: CUstream, ranges: &[(u64
         let mut contexts = contexts();
         let Some(State::Ready(scans)) = contexts.as_mut()?.get_mut(&context) else { return None };
         let slot = scans.slots.pop_front()?;
-        Taken {
-            number: scans.number,
-            function: scans.function,
-            launch: scans.launch,
-            device: scans.device,
-            slot,
-        }
+        Taken { number: scans.number, kernel: scans.kernel, slot }
     };
     let call = &engine.pool.device().call;
     if !engine.pool.device().relaxed(|| make_usable(call, &mut taken.slot)) {
@@ -197,12 +184,12 @@ pub fn begin(engine: &Engine, context: Context, stream: CUstream, ranges: &[(u64
         return None; // the context has ended
     }
     taken.slot.busy = true;
-    let result = taken.device + taken.slot.offset;
+    let result = taken.kernel.device + taken.slot.offset;
     let launched = ranges.iter().map(|&range| inner_words(range)).filter(|&(_, words)| words > 0).all(
         |(address, words)| {
             let scan = Scan { address, words, bounds: bounds(engine), result };
             // SAFETY: the function is the kernel in this context, whose flag nothing else uses.
-            unsafe { scan.launch(taken.launch, taken.function, stream) == CUDA_SUCCESS }
+            unsafe { scan.launch(&taken.kernel, stream) == CUDA_SUCCESS }
         },
     );
     // SAFETY: an event of ours, on the stream that the program uses in this context.
@@ -220,9 +207,7 @@ pub fn begin(engine: &Engine, context: Context, stream: CUstream, ranges: &[(u64
 /// What a thread works with while it holds no lock.
 struct Taken {
     number: u64,
-    function: usize,
-    launch: pointers::cuLaunchKernel,
-    device: u64,
+    kernel: Kernel,
     slot: Slot,
 }
 
@@ -277,39 +262,9 @@ impl Scans {
     /// is left to the end of the context: the driver waits for the GPU before it takes anything back.
     fn make(engine: &Engine, number: u64) -> Result<(Scans, usize), CUresult> {
         let call = &engine.pool.device().call;
-        let (Some(allocate), Some(pointer), Some(load), Some(get), Some(launch)) = (
-            call.cuMemHostAlloc,
-            call.cuMemHostGetDevicePointer_v2,
-            call.cuModuleLoadData,
-            call.cuModuleGetFunction,
-            call.cuLaunchKernel,
-        ) else {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        };
-        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the text ends with NUL; the out-parameter is live.
-        check(unsafe { load(&mut module, TEXT.as_ptr().cast()) })?;
-        // SAFETY: the module just loaded, a name that ends with NUL, and a live out-parameter.
-        check(unsafe { get(&mut function, module, ENTRY.as_ptr()) })?;
-        if let Some(load) = call.cuFuncLoad {
-            // Else the first launch would load it, and block in a stream that waits for a value. The test would, too.
-            // SAFETY: the function of the module just loaded.
-            check(unsafe { load(function) })?;
-        }
-        let (mut host, mut device) = (std::ptr::null_mut(), 0);
-        // SAFETY: the out-parameter is live.
-        check(unsafe { allocate(&mut host, PINNED as usize, DEVICEMAP) })?;
-        // SAFETY: the memory just allocated, and a live out-parameter.
-        check(unsafe { pointer(&mut device, host, 0) })?;
+        let kernel = Kernel::load(call, TEXT, ENTRY, PINNED)?;
         let slot = |offset| Slot { offset, event: 0, busy: false };
-        let scans = Scans {
-            number,
-            function: function as usize,
-            launch,
-            host: host as usize,
-            device,
-            slots: (FLAGS..PINNED).step_by(4).map(slot).collect(),
-        };
+        let scans = Scans { number, kernel, slots: (FLAGS..PINNED).step_by(4).map(slot).collect() };
         let event = scans.start_test(call, bounds(engine))?;
         Ok((scans, event))
     }
@@ -320,7 +275,8 @@ impl Scans {
         let words = [0, low.wrapping_sub(1), high, u64::MAX, low, high.wrapping_sub(1)];
         for (index, word) in words.into_iter().enumerate() {
             // SAFETY: aligned, and in front of the flags in pinned memory that nothing else uses yet.
-            unsafe { AtomicU64::from_ptr((self.host as *mut u64).add(index)) }.store(word, Ordering::Relaxed);
+            unsafe { AtomicU64::from_ptr((self.kernel.host as *mut u64).add(index)) }
+                .store(word, Ordering::Relaxed);
         }
         let mut stream = std::ptr::null_mut();
         // SAFETY: the out-parameter is live.
@@ -328,10 +284,10 @@ impl Scans {
         let event = call.new_event()?;
         for (index, (first, words, _)) in (0..).zip(TEST) {
             self.flag(TEST_FLAGS + 4 * index).store(0, Ordering::Relaxed);
-            let result = self.device + TEST_FLAGS + 4 * index;
-            let scan = Scan { address: self.device + 8 * first, words, bounds, result };
+            let result = self.kernel.device + TEST_FLAGS + 4 * index;
+            let scan = Scan { address: self.kernel.device + 8 * first, words, bounds, result };
             // SAFETY: the kernel in the current context; words and flag lie in its pinned memory.
-            check(unsafe { scan.launch(self.launch, self.function, stream) })?;
+            check(unsafe { scan.launch(&self.kernel, stream) })?;
         }
         // SAFETY: an event and a stream of ours.
         check(unsafe { (call.cuEventRecord)(event, stream) })?;
@@ -347,25 +303,19 @@ impl Scans {
     /// A flag in pinned memory. The context has not ended: the memory would have gone with it.
     fn flag(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: all offsets are multiples of 4 below `PINNED`; host and GPU use whole flags only.
-        unsafe { AtomicU32::from_ptr((self.host + offset as usize) as *mut u32) }
+        unsafe { AtomicU32::from_ptr((self.kernel.host + offset as usize) as *mut u32) }
     }
 }
 
 impl Scan {
     /// # Safety
-    /// `function` is the kernel in the current context; `result` is a flag that it may store to.
-    unsafe fn launch(&self, launch: pointers::cuLaunchKernel, function: usize, stream: CUstream) -> CUresult {
-        let mut values = [self.address, self.words, self.bounds.0, self.bounds.1, self.result];
-        let mut params = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
-        let blocks = self.words.div_ceil(THREADS * WORDS_OF_A_THREAD).clamp(1, MOST_BLOCKS) as c_uint;
-        let (function, params, extra) = (function as CUfunction, params.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: the caller's promise; the driver copies the five parameters before it comes back.
-        unsafe { launch(function, blocks, 1, 1, THREADS as c_uint, 1, 1, 0, stream, params, extra) }
+    /// The kernel is the current context's; `result` is a flag that it may store to.
+    unsafe fn launch(&self, kernel: &Kernel, stream: CUstream) -> CUresult {
+        let values = [self.address, self.words, self.bounds.0, self.bounds.1, self.result];
+        let blocks = self.words.div_ceil(THREADS * WORDS_OF_A_THREAD).clamp(1, MOST_BLOCKS);
+        // SAFETY: the caller's promise; these are the kernel's parameters.
+        unsafe { kernel.launch(blocks, THREADS, stream, values) }
     }
-}
-
-fn check(rc: CUresult) -> Result<(), CUresult> {
-    if rc == CUDA_SUCCESS { Ok(()) } else { Err(rc) }
 }
 
 /// The part of the arena that was ever given to the program: fewer numbers look like its addresses.
@@ -377,11 +327,6 @@ fn bounds(engine: &Engine) -> Bounds {
 fn inner_words((address, bytes): (u64, u64)) -> (u64, u64) {
     let Some(first) = address.checked_next_multiple_of(8) else { return (0, 0) };
     (first, (address.saturating_add(bytes) & !7).saturating_sub(first) / 8)
-}
-
-fn query(call: &Functions, event: usize) -> CUresult {
-    // SAFETY: an event of ours, whose context is current and has not ended.
-    unsafe { (call.cuEventQuery)(event as CUevent) }
 }
 
 /// Makes the slot's event, or sees whether the scans that nobody waited for are over.

@@ -257,12 +257,13 @@ fn trace(text: &str) -> Parsed<Option<String>> {
     if text.len() > 4 && text.ends_with(".vgt") { Ok(Some(text.to_owned())) } else { Err(()) }
 }
 
+/// Whether it is the second of two words.
+fn either(text: &str, first: &str, second: &str) -> Parsed<bool> {
+    if text == first || text == second { Ok(text == second) } else { Err(()) }
+}
+
 fn switch(text: &str) -> Parsed<bool> {
-    match text {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err(()),
-    }
+    either(text, "0", "1")
 }
 
 fn level(text: &str) -> Parsed<LevelFilter> {
@@ -288,26 +289,14 @@ impl Settings {
             min_alloc: read("VGMEM_MIN_ALLOC", GRANULE, size)?,
             placement: read("VGMEM_PLACEMENT", Placement::default(), placement)?,
             advertise: read("VGMEM_ADVERTISE", Advertise::default(), advertise)?,
-            paging: read("VGMEM_PAGING", false, |text| match text {
-                "off" => Ok(false),
-                "auto" => Ok(true),
-                _ => Err(()),
-            })?,
+            paging: read("VGMEM_PAGING", false, |text| either(text, "off", "auto"))?,
             safety: read("VGMEM_SAFETY", Safety::Auto, |text| match text {
                 "strict" => Ok(Safety::Strict),
                 "auto" => Ok(Safety::Auto),
                 _ => Err(()),
             })?,
-            copies_all: read("VGMEM_COPY_OUT", false, |text| match text {
-                "written" => Ok(false),
-                "all" => Ok(true),
-                _ => Err(()),
-            })?,
-            paths: read("VGMEM_PATHS", false, |text| match text {
-                "own" => Ok(false),
-                "auto" => Ok(true),
-                _ => Err(()),
-            })?,
+            copies_all: read("VGMEM_COPY_OUT", false, |text| either(text, "written", "all"))?,
+            paths: read("VGMEM_PATHS", false, |text| either(text, "own", "auto"))?,
             verify: read("VGMEM_VERIFY", false, switch)?,
             chaos: read("VGMEM_CHAOS", None, |text| text.parse().map(Some).map_err(drop))?,
             report: read("VGMEM_REPORT", Report::None, report)?,
