@@ -374,6 +374,7 @@ static void mapped_when_it_runs(void) {
     RC("open", range_open(&r, "dd"));
     RC("fill", fill(r.at, 1, PAGE, NULL) ?: fill(r.at + PAGE, 2, PAGE, NULL) ?: cuCtxSynchronize());
     RC("alloc", cuMemAlloc_v2(&out, PAGE) ?: cuMemAlloc_v2(&flag, 4096) ?: cuMemsetD32_v2(flag, 0, 4));
+    RC("zero", cuCtxSynchronize()); // the streams below do not wait for the default stream
     RC("streams", cuStreamCreate(&stream, 1) ?: cuStreamCreate(&other, 1));
     uint64_t n = PAGE;
     int gate = cuStreamWaitValue32_v2(stream, flag, 1, 0);
