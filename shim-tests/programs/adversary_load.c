@@ -20,6 +20,14 @@ static void one_buffer(struct world *w) {
     }
 }
 
+// The same buffer used tensor by tensor, over and over, as a model's layers are.
+static void layers(struct world *w) {
+    struct block *all = make(w, 3 * gpu_bytes), *x = make(w, 5 * MIB);
+    uint64_t tensor = 5 * MIB / 4, tensors = all->bytes / 4 / tensor;
+    for (uint64_t i = 0; i < 8 * tensors; i++)
+        axpy(w, all, i % tensors * tensor, x, 0, i % 3 ? 0.5f : -1, tensor - below(w, 999));
+}
+
 static size_t part_of_gpu(size_t n, size_t of) { return gpu_bytes / of * n / 4096 * 4096; }
 
 // Operands of one launch that together are larger than the GPU.
@@ -83,7 +91,7 @@ static void just_over(struct world *w) {
 
 int main(int argc, char **argv) {
     static const struct mode modes[] = {
-        {"one_buffer", one_buffer}, {"huge_operands", huge_operands}, {"allocations", allocations},
+        {"one_buffer", one_buffer}, {"layers", layers}, {"huge_operands", huge_operands}, {"allocations", allocations},
         {"many_sizes", many_sizes}, {"just_over", just_over},
     };
     return run_mode(argc, argv, modes, sizeof modes / sizeof *modes);

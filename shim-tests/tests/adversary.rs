@@ -28,7 +28,7 @@ const ALL: [(&str, &[&str]); 3] = [
         ],
     ),
     ("adversary_time", &["late_writer", "cooperative", "atomics", "two_threads", "free_and_again", "graphs"]),
-    ("adversary_load", &["one_buffer", "huge_operands", "allocations", "many_sizes", "just_over"]),
+    ("adversary_load", &["one_buffer", "layers", "huge_operands", "allocations", "many_sizes", "just_over"]),
 ];
 
 fn program(name: &'static str, mode: &str, seed: u64) -> Run {
@@ -172,6 +172,23 @@ fn one_buffer_of_three_times_what_fits_holds_many_tensors() {
     survives("adversary_load", "one_buffer");
 }
 
+/// A buffer of three times what fits is brought tensor by tensor: what does not fit comes in every round.
+#[test]
+fn the_tensors_of_one_buffer_come_as_they_are_used() {
+    for safety in MODES {
+        let run = on(program("adversary_load", "layers", 1), GPU, "2M", safety);
+        let (outcome, report) = Report::of(&run);
+        assert_eq!((outcome.number("wrong"), outcome.stderr.as_str()), (0, ""), "{safety}: {outcome:#?}");
+        assert_eq!((report.number("live"), report.number("lost")), (0, 0), "{safety}: {report:?}");
+        // 81 tensors, of which 20 fit; the first round tells where they lie.
+        assert!(report.number("launches_by_parts") > 5 * 81, "{safety}: {report:?}");
+        let (least, most) = (5 * 61 * 5 / 2, 8 * 81 * 4);
+        // The function is trusted after a launch or two, however fast the others follow.
+        assert!(report.number("submissions_of_anything") < 81, "{safety}: {report:?}");
+        assert!((least..most).contains(&report.number("fetched")), "{safety}: {report:?}");
+    }
+}
+
 #[test]
 fn operands_larger_than_the_gpu_are_used_all_the_same() {
     survives("adversary_load", "huge_operands");
@@ -209,8 +226,12 @@ fn pages_go_to_a_peer_before_they_go_to_the_host() {
 /// program sees nothing of it.
 #[test]
 fn pages_go_over_the_links_of_idle_gpus() {
-    let modes = ALL[2].1.iter().map(|mode| ("adversary_load", *mode));
-    for (name, mode) in modes.chain([("adversary_time", "late_writer"), ("adversary", "kernel_table")]) {
+    // Those that bring a buffer by parts move nothing beside work.
+    let modes =
+        ["huge_operands", "allocations", "many_sizes", "just_over"].map(|mode| ("adversary_load", mode));
+    for (name, mode) in
+        modes.into_iter().chain([("adversary_time", "late_writer"), ("adversary", "kernel_table")])
+    {
         let run = program(name, mode, 4).sim("gpus=3,mem=136M,host=4G,link=nvlink4").env("VGMEM_HOST", "2G");
         let run = run.env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_PAGING", "auto").env("VGMEM_PATHS", "auto");
         let (outcome, report) = Report::of(&run.env("VGMEM_DEVICE_LIMIT", "0:136M,1:2M,2:2M"));

@@ -206,6 +206,7 @@ impl<D: Device> Pool<D> {
             pages: Vec::with_capacity(build.made.len()),
             uses: Uses::default(),
             pinned: false,
+            parts: None,
         });
         let mut address = build.base;
         for Made { piece: Piece { bytes, tier }, handle, shadow } in build.made {
@@ -220,6 +221,7 @@ impl<D: Device> Pool<D> {
         if elsewhere {
             self.displaced.store(true, Ordering::Relaxed);
         }
+        self.large.fetch_or(state.may_be_divided(slot), Ordering::Relaxed);
         state.made += 1;
         state.note_peak();
         let late = state.peers.get(request.home as usize).is_some_and(|peers| peers & !build.access != 0);
@@ -253,6 +255,7 @@ impl<D: Device> Pool<D> {
                 state.tiers[tier].kept -= bytes;
             }
         }
+        self.large.fetch_or(state.may_be_divided(slot), Ordering::Relaxed);
         state.made += 1;
         state.note_peak();
         drop(state);

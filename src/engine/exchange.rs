@@ -118,9 +118,9 @@ impl<D: Device> Pool<D> {
     /// pages of theirs lie away from `home`.
     pub fn note_launch(&self, home: u8, function: u64, addresses: &[u64]) -> bool {
         let state = self.lock();
-        let named = self.named(&state, addresses);
-        self.note(Note::Launch(function, named.clone()));
-        named.iter().any(|&slot| self.is_away(&state, slot, home))
+        let (named, away) = self.named_pages(&state, home, addresses);
+        self.note(Note::Launch(function, named));
+        away.iter().any(|(_, tier)| *tier != home as usize)
     }
 
     /// Brings pages of the named allocations home. See the module's contract.
@@ -167,9 +167,13 @@ impl<D: Device> Pool<D> {
         named
     }
 
-    /// Whether pages that may move lie away from `home`.
-    fn is_away(&self, state: &State, slot: u32, home: u8) -> bool {
-        self.movable(state, slot, home).any(|(_, tier)| tier != home as usize)
+    /// The objects that a launch wants at home, and their pages as [`Self::movable`] gives them.
+    fn named_pages(&self, state: &State, home: u8, addresses: &[u64]) -> (Vec<u32>, Vec<(PageRef, usize)>) {
+        let objects = self.objects_named(state, addresses);
+        let slots = self.named(state, addresses);
+        let all = slots.iter().flat_map(|&slot| self.movable(state, slot, home));
+        let pages = all.filter(|(page, _)| objects.binary_search(&page.object).is_ok()).collect();
+        (objects, pages)
     }
 
     /// Pages of an allocation that may move and are mapped, and the tiers where they lie.
@@ -183,7 +187,8 @@ impl<D: Device> Pool<D> {
             allocation.pages.iter().filter_map(move |&id| {
                 let page = state.pages.get(id)?;
                 let moves = page.shown && self.may_move(id, allocation, home);
-                moves.then_some((PageRef { page: id, object: slot, bytes: page.bytes }, page.tier))
+                let object = allocation.object(slot, id);
+                moves.then_some((PageRef { page: id, object, bytes: page.bytes }, page.tier))
             })
         })
     }
@@ -191,14 +196,10 @@ impl<D: Device> Pool<D> {
     fn plan_exchange(&self, whom: For, addresses: &[u64]) -> Exchange {
         let state = self.lock();
         let home = whom.home as usize;
-        let named = self.named(&state, addresses);
+        let (named, pages) = self.named_pages(&state, whom.home, addresses);
         let of = |slot| self.movable(&state, slot, whom.home);
-        let missing: Vec<PageRef> = named
-            .iter()
-            .flat_map(|&slot| of(slot))
-            .filter(|(_, tier)| *tier != home)
-            .map(|(page, _)| page)
-            .collect();
+        let missing: Vec<PageRef> =
+            pages.into_iter().filter(|(_, tier)| *tier != home).map(|(page, _)| page).collect();
         let resident: Vec<PageRef> = state
             .allocations
             .iter()

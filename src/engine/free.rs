@@ -204,9 +204,10 @@ impl<D: Device> Pool<D> {
     /// The lock on motions is held, and none of its pages moves. From here on no address finds the allocation; its
     /// pages keep their numbers until [`Self::retire`].
     pub(crate) fn withdraw(&self, state: &mut State, slot: u32) -> Option<Allocation> {
-        let allocation = state.allocations.remove(slot)?;
+        let mut allocation = state.allocations.remove(slot)?;
         state.chunks.remove(&slot);
-        self.note(Note::Gone(slot));
+        self.note(Note::Gone(allocation.objects(slot)));
+        self.forget_parts(&mut allocation);
         self.map.withdraw(allocation.base, allocation.span);
         for &id in &allocation.pages {
             state.give_up_twin(id);

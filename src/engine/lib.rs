@@ -13,6 +13,7 @@ mod free;
 mod gate;
 mod map;
 mod overlap;
+mod parts;
 mod paths;
 mod pool;
 mod relocate;
@@ -29,6 +30,8 @@ mod tests;
 mod tests_overlap;
 #[cfg(test)]
 mod tests_pager;
+#[cfg(test)]
+mod tests_parts;
 #[cfg(test)]
 mod tests_paths;
 #[cfg(test)]

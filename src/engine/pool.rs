@@ -10,6 +10,7 @@ use crate::device::{Context, Device, Handle, Place};
 use crate::exchange::Frame;
 use crate::map::{PageId, PageMap};
 use crate::overlap::Motion;
+use crate::parts::Parts;
 use crate::paths::Path;
 use crate::slab::Slab;
 use crate::small::Chunk;
@@ -143,6 +144,8 @@ pub(crate) struct Allocation {
     pub(crate) uses: Uses,
     /// Something outside knows where its pages lie: they never move.
     pub(crate) pinned: bool,
+    /// What pointers into it stand for, where it may be too large to be brought whole.
+    pub(crate) parts: Option<Box<Parts>>,
 }
 
 pub(crate) struct State {
@@ -189,12 +192,12 @@ pub(crate) struct State {
 
 /// What the pager learns from.
 pub(crate) enum Note {
-    /// A launch of a function uses these allocations.
+    /// A launch of a function uses these objects: allocations, or pages of those that are divided.
     Launch(u64, Vec<u32>),
     /// The newest launch has to wait for pages.
     Waits,
-    /// An allocation is gone: its slot may become another's.
-    Gone(u32),
+    /// Objects are gone: their numbers may become another's.
+    Gone(Vec<u32>),
 }
 
 /// So many notes are passed on by whoever adds one, where nobody plans anything.
@@ -213,6 +216,10 @@ pub struct Pool<D: Device> {
     pub(crate) holding: AtomicBool,
     /// Whether pages ever lay away from their home.
     pub(crate) displaced: AtomicBool,
+    /// Whether there ever was an allocation that may be divided.
+    pub(crate) large: AtomicBool,
+    /// Allocations of which launches bring parts.
+    pub(crate) divided: AtomicU64,
     /// Pages that are not mapped at their address.
     pub(crate) hidden: AtomicU64,
     /// For each home GPU its pages that move beside running work. Locked before the state, the lower GPU first; held
@@ -284,6 +291,8 @@ impl<D: Device> Pool<D> {
             state: Mutex::new(state),
             holding: AtomicBool::new(false),
             displaced: AtomicBool::new(false),
+            large: AtomicBool::new(false),
+            divided: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
             pager: Mutex::default(),
             notes: Mutex::default(),
@@ -325,7 +334,7 @@ impl<D: Device> Pool<D> {
             match note {
                 Note::Launch(function, slots) => pager.launch_of(function, &slots, &[]),
                 Note::Waits => pager.waits(),
-                Note::Gone(slot) => pager.forget(slot),
+                Note::Gone(objects) => objects.into_iter().for_each(|object| pager.forget(object)),
             }
         }
     }

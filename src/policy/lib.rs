@@ -6,6 +6,7 @@
 
 mod advertise;
 mod ahead;
+mod extents;
 mod follow;
 mod gaps;
 mod pager;
@@ -19,6 +20,7 @@ mod traffic;
 
 pub use advertise::{Advertise, Amount, advertised};
 pub use ahead::Standings;
+pub use extents::Extents;
 pub use pager::{Exchange, PageRef, Pager};
 pub use pieces::{GRANULE, Pieces, auto_page_size, pieces, round_up};
 pub use place::{Placement, Shortage, Tier, TierKind, place, spill_order};

@@ -56,7 +56,7 @@ macro_rules! export {
             { crate::quiet::before_wait(stringify!($base), handle_of!($args)) }
             |wait, rc| {
                 drop(wait);
-                crate::pager::noticed(rc);
+                crate::loud::noticed(rc);
                 if rc == CUDA_SUCCESS {
                     crate::gate::idle_point();
                 }

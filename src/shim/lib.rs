@@ -24,6 +24,7 @@ mod kernel;
 mod ledger;
 mod log;
 mod lookup;
+mod loud;
 mod marks;
 mod mover;
 mod nvml;

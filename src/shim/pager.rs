@@ -19,9 +19,10 @@ use vgmem_abi::*;
 use vgmem_engine::{Context, Ended, Using};
 
 use crate::capture::{Capture, capture_of};
+use crate::scan::Ticket;
 use crate::start::{Engine, engine};
 use crate::trust::{self, Trust};
-use crate::{beside, broken, gate, marks, mover, pinning, quiet, scan, stats, trace};
+use crate::{beside, broken, gate, loud, marks, mover, pinning, quiet, scan, stats, trace};
 
 /// How often launches look what to fetch next, at most, where no thread does.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
@@ -44,7 +45,6 @@ static PENALTY: AtomicU64 = AtomicU64::new(COOLING);
 static CALM: AtomicU64 = AtomicU64::new(0);
 /// When a launch looked ahead last, in microseconds since the start.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
-static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Turns the pager on, before the program's first submission. `beside`: moves may run beside work.
 pub fn start(beside: bool) {
@@ -59,6 +59,11 @@ pub fn is_needed(engine: &Engine) -> bool {
     ON.load(Ordering::Relaxed) && engine.pool.is_under_pressure()
 }
 
+/// Whether pages were hidden from work that runs.
+pub fn hides(engine: &Engine) -> bool {
+    BESIDE.load(Ordering::Relaxed) && engine.pool.snapshot().evicted > 0
+}
+
 /// Whether pages may move beside running work, and there is pressure.
 pub fn is_beside(engine: &Engine) -> bool {
     BESIDE.load(Ordering::Relaxed) && is_needed(engine)
@@ -70,10 +75,16 @@ pub fn is_beside(engine: &Engine) -> bool {
 pub struct Use {
     on: bool,
     using: Using,
-    /// Operands that are scanned behind the launch.
-    scan: Option<(CUfunction, Vec<(u64, u64)>)>,
+    scan: Option<Scan>,
     /// Work is in flight even where the call fails: scans of ours, or a part of a batch.
     begun: bool,
+}
+
+/// A launch whose operands are scanned, before it and behind it.
+struct Scan {
+    function: CUfunction,
+    ranges: Vec<(u64, u64)>,
+    before: Ticket,
 }
 
 /// Memory that the driver looks at during a call: it stays mapped until this is dropped.
@@ -136,6 +147,7 @@ impl Use {
             return Use::noted();
         }
         let named = pooled(engine, launch.words.unwrap_or(&[]));
+        look_at_pointers(engine, gpu, &named);
         if !is_beside(engine) {
             exchange(engine, context, gpu, launch.function as u64, &named);
             return Use::noted();
@@ -191,9 +203,8 @@ impl Use {
             return trust::distrust(engine, context, launch.function);
         };
         self.begun = true; // also where the ticket is not given: some of the scans may run
-        if trust::scan(engine, context, launch, &ranges) {
-            self.scan = Some((launch.function, ranges));
-        }
+        let ticket = trust::scan(engine, context, launch.stream, &ranges);
+        self.scan = ticket.map(|before| Scan { function: launch.function, ranges, before });
     }
 
     /// A copy or memset that uses the allocations of these addresses, and nothing else.
@@ -251,7 +262,9 @@ impl Use {
     pub fn of_graph(engine: &Engine, graph: u64, addresses: &[u64]) -> Use {
         let made = Use::of_anything(true);
         if let Some((context, gpu)) = engine.current().filter(|_| is_needed(engine)) {
-            exchange(engine, context, gpu, graph, &pooled(engine, addresses));
+            let named = pooled(engine, addresses);
+            look_at_pointers(engine, gpu, &named);
+            exchange(engine, context, gpu, graph, &named);
         }
         made
     }
@@ -265,9 +278,9 @@ impl Use {
         rc
     }
 
-    fn end(self, rc: CUresult, stream: CUstream) {
+    fn end(mut self, rc: CUresult, stream: CUstream) {
         let Some(engine) = engine() else { return };
-        noticed(rc);
+        loud::noticed(rc);
         if rc != CUDA_SUCCESS && !self.begun {
             return engine.pool.end_use(self.using, Ended::Nothing);
         }
@@ -288,8 +301,9 @@ impl Use {
         if self.using.is_empty() && !engine.pool.is_under_pressure() && stream != CU_STREAM_PER_THREAD {
             return marks::note(context, stream);
         }
-        if let Some((function, ranges)) = &self.scan {
-            trust::scan(engine, context, &Launch { function: *function, words: None, stream }, ranges);
+        if let Some(Scan { function, ranges, before }) = self.scan.take() {
+            let behind = trust::scan(engine, context, stream, &ranges);
+            trust::was_scanned(context, function, before, behind);
         }
         let ended = match marks::mark(engine, context, stream) {
             Some(mark) => Ended::Marked(mark),
@@ -309,9 +323,20 @@ fn pooled(engine: &Engine, words: &[u64]) -> Vec<u64> {
     words.iter().copied().filter(|&word| engine.pool.lookup(word).is_some()).collect()
 }
 
+/// A launch names these addresses.
+fn look_at_pointers(engine: &Engine, gpu: u8, named: &[u64]) {
+    if engine.pool.note_pointers(gpu, named) {
+        log::debug!("an allocation does not fit on GPU {gpu}: launches bring the parts that they point to");
+    }
+    stats::BY_PARTS.add(u64::from(engine.pool.goes_by_parts()));
+}
+
 /// Whether pages may move beside work now.
 pub fn is_calm(engine: &Engine) -> bool {
-    COOL.load(Ordering::Relaxed) == 0 && SETTLED.load(Ordering::SeqCst) && !engine.pool.on_hold()
+    COOL.load(Ordering::Relaxed) == 0
+        && SETTLED.load(Ordering::SeqCst)
+        && !engine.pool.on_hold()
+        && !engine.pool.goes_by_parts()
 }
 
 /// Whether moves beside work have to wait for calmer times. Counts one launch.
@@ -357,6 +382,10 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, function: u64, addresses
     }
     let begin = Instant::now();
     stats::STRICT.add(1);
+    if BESIDE.load(Ordering::Relaxed) && engine.pool.goes_by_parts() {
+        // Nothing moves beside work now: what was hidden comes and goes like the rest.
+        engine.pool.expose_all(ALL);
+    }
     if !quiet::passes(engine) {
         return stats::WAITED_STRICT.add_since(begin);
     }
@@ -455,28 +484,5 @@ pub fn default_stream(stream: CUstream, threaded: bool) -> CUstream {
         (false, _) => stream,
         (true, false) => CU_STREAM_LEGACY,
         (true, true) => CU_STREAM_PER_THREAD,
-    }
-}
-
-/// The driver answered this to the program. An illegal address may be our doing where pages were hidden: loud, and
-/// never silent (rule S5).
-#[inline]
-pub fn noticed(rc: CUresult) {
-    if rc == CUDA_ERROR_ILLEGAL_ADDRESS {
-        complain();
-    }
-}
-
-#[cold]
-fn complain() {
-    if let Some(engine) = engine()
-        && BESIDE.load(Ordering::Relaxed)
-        && engine.pool.snapshot().evicted > 0
-        && !COMPLAINED.swap(true, Ordering::SeqCst)
-    {
-        log::error!(
-            "a kernel used an address that is not mapped. If the program runs without the library, a kernel reached \
-             memory that its launch did not name while that was paged out: set VGMEM_SAFETY=strict"
-        );
     }
 }

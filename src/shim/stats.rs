@@ -31,6 +31,8 @@ impl Count {
 
 /// Launches that stopped no other work.
 pub static BESIDE: Count = Count::zero();
+/// Launches while some allocation was brought by parts.
+pub static BY_PARTS: Count = Count::zero();
 /// Submissions that may use anything.
 pub static ANYTHING: Count = Count::zero();
 /// Launches that asked for an exchange while nothing runs, made or not.
@@ -45,9 +47,10 @@ pub static WAITED_BESIDE: Count = Count::zero();
 pub static WAITED_STRICT: Count = Count::zero();
 
 /// All of them by name.
-pub fn all() -> [(&'static str, u64); 7] {
+pub fn all() -> [(&'static str, u64); 8] {
     [
         ("launches_beside", BESIDE.get()),
+        ("launches_by_parts", BY_PARTS.get()),
         ("submissions_of_anything", ANYTHING.get()),
         ("strict_exchanges", STRICT.get()),
         ("missed_deadlines", MISSED.get()),

@@ -12,7 +12,6 @@ use vgmem_abi::*;
 use vgmem_engine::Context;
 
 use crate::broken;
-use crate::pager::Launch;
 use crate::scan::{self, Found, Ticket};
 use crate::start::{Engine, engine};
 
@@ -39,24 +38,52 @@ struct Known {
     trusted: bool,
     opaque: bool,
     launches: u64,
-    /// Scans whose result has not been seen.
-    tickets: Vec<Ticket>,
+    /// Launches that were scanned and whose results have not been seen.
+    scanned: Vec<Scanned>,
+}
+
+/// The scans of one launch.
+struct Scanned {
+    before: Ticket,
+    /// None where it could not be made: the launch tells nothing good.
+    behind: Option<Ticket>,
+}
+
+impl Scanned {
+    /// What they found together; the same again once they are over.
+    fn result(&mut self, engine: &Engine) -> Found {
+        let before = scan::result(engine, &mut self.before);
+        let behind = self.behind.as_mut().map(|ticket| scan::result(engine, ticket));
+        match (before, behind) {
+            (Found::Pointers, _) | (_, Some(Found::Pointers)) => Found::Pointers,
+            (Found::Clean, None | Some(Found::Clean)) => Found::Clean,
+            _ => Found::Pending,
+        }
+    }
 }
 
 /// A function in a context: handles of kernels are the same in all.
 type Key = (usize, Context);
 
 impl Known {
-    /// Looks at the results of its scans. One that found an address decides; all that were clean do.
+    /// Looks at the results of its scans. One that found an address decides for good; one launch that was clean does
+    /// until then, whether or not those of later launches are over: a program may launch faster than they are.
     fn settle(&mut self, engine: &Engine) {
-        let found: Vec<Found> = self.tickets.iter_mut().map(|ticket| scan::result(engine, ticket)).collect();
-        if found.contains(&Found::Pointers) {
-            self.opaque = true;
-        } else if found.contains(&Found::Pending) {
-            return;
+        let (opaque, trusted) = (&mut self.opaque, &mut self.trusted);
+        self.scanned.retain_mut(|scanned| match scanned.result(engine) {
+            Found::Pending => true,
+            Found::Pointers => {
+                *opaque = true;
+                false
+            }
+            Found::Clean => {
+                *trusted |= scanned.behind.is_some();
+                false
+            }
+        });
+        if self.opaque {
+            self.scanned.clear();
         }
-        self.trusted |= !found.is_empty() && !self.opaque;
-        self.tickets.clear();
     }
 }
 
@@ -180,18 +207,20 @@ fn ask(engine: &Engine, attribute: c_int, address: u64) -> Option<u64> {
     (rc == CUDA_SUCCESS).then_some(value)
 }
 
-/// Scans the operands of a launch on its stream; whether that could be done.
-pub fn scan(engine: &Engine, context: Context, launch: &Launch, ranges: &[(u64, u64)]) -> bool {
-    let ticket = scan::begin(engine, context, launch.stream, ranges).or_else(|| {
+/// Begins to scan the operands of a launch on its stream, where that can be done.
+pub fn scan(engine: &Engine, context: Context, stream: CUstream, ranges: &[(u64, u64)]) -> Option<Ticket> {
+    scan::begin(engine, context, stream, ranges).or_else(|| {
         // Results that nobody asked for keep the flags.
         for one in known().iter_mut().flat_map(HashMap::values_mut) {
             one.settle(engine);
         }
-        scan::begin(engine, context, launch.stream, ranges)
-    });
-    let Some(ticket) = ticket else { return false };
-    if let Some(one) = known().get_or_insert_default().get_mut(&(launch.function as usize, context)) {
-        one.tickets.push(ticket);
+        scan::begin(engine, context, stream, ranges)
+    })
+}
+
+/// A launch of a function was made between these scans of its operands.
+pub fn was_scanned(context: Context, function: CUfunction, before: Ticket, behind: Option<Ticket>) {
+    if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize, context)) {
+        one.scanned.push(Scanned { before, behind });
     }
-    true
 }
