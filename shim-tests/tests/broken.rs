@@ -45,10 +45,12 @@ struct Case {
     mode: &'static str,
     faults: &'static str,
     verify: bool,
+    /// Graphs are launched node by node.
+    nodes: bool,
 }
 
 fn strict(program: &'static str, mode: &'static str) -> Case {
-    Case { safety: "strict", program, mode, faults: "", verify: false }
+    Case { safety: "strict", program, mode, faults: "", verify: false, nodes: false }
 }
 
 fn auto(program: &'static str, mode: &'static str) -> Case {
@@ -63,6 +65,7 @@ impl Case {
         let run = run.env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_PAGING", "auto");
         let run =
             run.env("VGMEM_SAFETY", self.safety).env("VGMEM_VERIFY", if self.verify { "1" } else { "0" });
+        let run = run.env("VGMEM_GRAPHS", if self.nodes { "nodes" } else { "whole" });
         match rule {
             Some(rule) => run.env("VGMEM_TEST_BROKEN", rule).run(),
             None => run.run(),
@@ -118,6 +121,12 @@ fn moves_that_do_not_wait_for_work_in_flight() {
 fn marks_that_count_as_passed_at_once() {
     caught("marks", &strict("adversary_rules", "long_kernels"));
     caught("marks", &auto("adversary_rules", "long_kernels"));
+}
+
+/// A graph begins when its last launch is over.
+#[test]
+fn graphs_by_nodes_that_do_not_wait_for_their_last_launch() {
+    caught("graph-order", &Case { nodes: true, ..auto("graph_nodes", "order") });
 }
 
 /// S2, S4.

@@ -153,6 +153,16 @@ fn old_numbers() -> Vec<(&'static str, i64, i64)> {
     }
 }
 
+/// Attributes of launches.
+fn attribute_numbers() -> Vec<(&'static str, i64, i64)> {
+    pairs! {
+        new::CUlaunchAttributeID_enum {
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE
+        }
+    }
+}
+
 /// Every number of the interface that is not a pointer constant.
 fn new_numbers() -> Vec<(&'static str, i64, i64)> {
     let mut out = pairs! {
@@ -206,6 +216,7 @@ fn new_numbers() -> Vec<(&'static str, i64, i64)> {
             CU_GET_PROC_ADDRESS_SUCCESS CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
         }
     };
+    out.extend(attribute_numbers());
     for (name, ours, theirs) in [
         (
             "CU_MEM_HANDLE_TYPE_NONE",

@@ -193,6 +193,12 @@ numbers! { i32;
 
     /// `cuDeviceGetP2PAttribute`: how good the link is; lower is better.
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1,
+    /// Attribute of a launch: all its blocks run at once.
+    CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
+    /// Attribute of a launch: blocks of a cluster, in three directions.
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+    /// Attribute of a node: kernels may change it.
+    CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE = 13,
 }
 
 numbers! { usize;

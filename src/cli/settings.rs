@@ -31,6 +31,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("VGMEM_SAFETY", "strict or auto"),
     setting("VGMEM_COPY_OUT", "written or all"),
     setting("VGMEM_PATHS", "own or auto"),
+    setting("VGMEM_GRAPHS", "whole or nodes"),
     setting("VGMEM_VERIFY", "1 or 0"),
     setting("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     setting("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),

@@ -4,10 +4,11 @@
 //! that cannot be read names nothing, and an update only adds.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vgmem_abi::*;
 
+use crate::graph_nodes::{Order, Plan};
 use crate::hooks::launch::pooled_words;
 use crate::start::{Engine, engine};
 
@@ -19,10 +20,22 @@ const COPY: c_int = 1;
 const MEMSET: c_int = 2;
 const CHILD: c_int = 4;
 
-static NAMED: Mutex<Option<HashMap<usize, Vec<u64>>>> = Mutex::new(None);
+/// What is known of an instantiated graph.
+#[derive(Default)]
+struct Known {
+    /// The addresses that it names.
+    words: Vec<u64>,
+    /// How it is launched node by node, where it can be.
+    plan: Option<Arc<Plan>>,
+    /// Nodes of it may be left out: no graph tells what it does.
+    is_incomplete: bool,
+    order: Arc<Order>,
+}
 
-fn named() -> MutexGuard<'static, Option<HashMap<usize, Vec<u64>>>> {
-    NAMED.lock().unwrap_or_else(PoisonError::into_inner)
+static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
+
+fn known() -> MutexGuard<'static, Option<HashMap<usize, Known>>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `exec` was made from `graph`, or updated to it.
@@ -31,13 +44,35 @@ pub fn made_from(exec: CUgraphExec, graph: CUgraph) {
     let mut words = Vec::new();
     walk(engine, graph, DEEPEST, &mut words);
     adds(exec, words);
+    if engine.settings.graph_nodes {
+        let plan = Plan::of(engine, exec, graph);
+        let mut known = known();
+        let one = known.get_or_insert_default().entry(exec as usize).or_default();
+        one.plan = plan.filter(|_| !one.is_incomplete).map(Arc::new);
+    }
+}
+
+/// A node of `exec` does something else now, or may: until it is updated as a whole, no graph tells what it does.
+/// `left_out`: the node may be left out, also after updates.
+pub fn changed(exec: CUgraphExec, left_out: bool) {
+    if engine().is_some()
+        && let Some(one) = known().as_mut().and_then(|known| known.get_mut(&(exec as usize)))
+    {
+        one.plan = None;
+        one.is_incomplete |= left_out;
+    }
+}
+
+/// How a graph is launched node by node, where it can be, and the order of its launches.
+pub fn plan_of(exec: CUgraphExec) -> Option<(Option<Arc<Plan>>, Arc<Order>)> {
+    known().as_ref()?.get(&(exec as usize)).map(|one| (one.plan.clone(), one.order.clone()))
 }
 
 /// A node of `exec` names these addresses now.
 pub fn adds(exec: CUgraphExec, words: Vec<u64>) {
     if engine().is_some_and(|engine| engine.settings.paging) {
-        let mut named = named();
-        let list = named.get_or_insert_default().entry(exec as usize).or_default();
+        let mut known = known();
+        let list = &mut known.get_or_insert_default().entry(exec as usize).or_default().words;
         list.extend(words);
         list.sort_unstable();
         list.dedup();
@@ -46,16 +81,16 @@ pub fn adds(exec: CUgraphExec, words: Vec<u64>) {
 
 /// `exec` is gone.
 pub fn gone(exec: CUgraphExec) {
-    if engine().is_some()
-        && let Some(named) = named().as_mut()
-    {
-        named.remove(&(exec as usize));
+    let Some(engine) = engine() else { return };
+    let gone = known().as_mut().and_then(|known| known.remove(&(exec as usize)));
+    if let Some(one) = gone {
+        one.order.end(engine);
     }
 }
 
 /// What a graph names.
 pub fn of(exec: CUgraphExec) -> Vec<u64> {
-    named().as_ref().and_then(|named| named.get(&(exec as usize)).cloned()).unwrap_or_default()
+    known().as_ref().and_then(|known| Some(known.get(&(exec as usize))?.words.clone())).unwrap_or_default()
 }
 
 /// The first part of a memset's parameters, as the driver lays them out.

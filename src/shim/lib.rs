@@ -18,6 +18,7 @@ mod exports;
 mod fork;
 mod functions;
 mod gate;
+mod graph_nodes;
 mod graphs;
 mod hooks;
 mod kernel;

@@ -94,6 +94,8 @@ pub struct Settings {
     pub copies_all: bool,
     /// `VGMEM_PATHS`: whether idle GPUs copy over their links, too.
     pub paths: bool,
+    /// `VGMEM_GRAPHS`: whether graphs are launched node by node under pressure.
+    pub graph_nodes: bool,
     /// `VGMEM_VERIFY`: compare every page's bytes at both ends of every move.
     pub verify: bool,
     /// `VGMEM_CHAOS`: seed of random page moves, for tests.
@@ -125,7 +127,7 @@ impl fmt::Display for BadSetting {
 type Parsed<T> = Result<T, ()>;
 
 /// Name of every setting, and what it accepts.
-pub const ACCEPTED: [(&str, &str); 18] = [
+pub const ACCEPTED: [(&str, &str); 19] = [
     ("VGMEM_DEVICES", "all, or ordinals or UUIDs of visible GPUs such as 0,2,3"),
     ("VGMEM_DEVICE_LIMIT", "a size for every GPU such as 20G, or sizes by ordinal such as 0:20G,1:8G"),
     ("VGMEM_DEVICE_RESERVE", "a size for every GPU such as 512M, or sizes by ordinal such as 0:1G,1:512M"),
@@ -138,6 +140,7 @@ pub const ACCEPTED: [(&str, &str); 18] = [
     ("VGMEM_SAFETY", "strict or auto"),
     ("VGMEM_COPY_OUT", "written or all"),
     ("VGMEM_PATHS", "own or auto"),
+    ("VGMEM_GRAPHS", "whole or nodes"),
     ("VGMEM_VERIFY", "1 or 0"),
     ("VGMEM_CHAOS", "a number: the seed of random page moves (for tests)"),
     ("VGMEM_REPORT", "stderr, or the name of a file that ends in .json"),
@@ -297,6 +300,7 @@ impl Settings {
             })?,
             copies_all: read("VGMEM_COPY_OUT", false, |text| either(text, "written", "all"))?,
             paths: read("VGMEM_PATHS", false, |text| either(text, "own", "auto"))?,
+            graph_nodes: read("VGMEM_GRAPHS", false, |text| either(text, "whole", "nodes"))?,
             verify: read("VGMEM_VERIFY", false, switch)?,
             chaos: read("VGMEM_CHAOS", None, |text| text.parse().map(Some).map_err(drop))?,
             report: read("VGMEM_REPORT", Report::None, report)?,

@@ -33,6 +33,8 @@ impl Count {
 pub static BESIDE: Count = Count::zero();
 /// Launches while some allocation was brought by parts.
 pub static BY_PARTS: Count = Count::zero();
+/// Graphs that were launched node by node.
+pub static BY_NODES: Count = Count::zero();
 /// Submissions that may use anything.
 pub static ANYTHING: Count = Count::zero();
 /// Launches that asked for an exchange while nothing runs, made or not.
@@ -47,10 +49,11 @@ pub static WAITED_BESIDE: Count = Count::zero();
 pub static WAITED_STRICT: Count = Count::zero();
 
 /// All of them by name.
-pub fn all() -> [(&'static str, u64); 8] {
+pub fn all() -> [(&'static str, u64); 9] {
     [
         ("launches_beside", BESIDE.get()),
         ("launches_by_parts", BY_PARTS.get()),
+        ("graphs_by_nodes", BY_NODES.get()),
         ("submissions_of_anything", ANYTHING.get()),
         ("strict_exchanges", STRICT.get()),
         ("missed_deadlines", MISSED.get()),

@@ -28,6 +28,8 @@ pub struct Grid {
 pub struct Launch {
     /// What runs.
     pub kernel: Arc<Kernel>,
+    /// All blocks run at once.
+    pub cooperative: bool,
     function: u64,
     size: Grid,
     destination: Destination,
@@ -49,7 +51,15 @@ impl Grid {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let Grid { grid, block, shared } = self;
-        Ok(KernelCall { function, kernel, grid, block, shared, parameters: parameters.into() })
+        Ok(KernelCall {
+            function,
+            kernel,
+            grid,
+            block,
+            shared,
+            cooperative: false,
+            parameters: parameters.into(),
+        })
     }
 }
 
@@ -67,12 +77,13 @@ impl Machine {
         let found = self.launchable(function, &destination)?;
         let size = Grid { grid, block, shared };
         size.check(&found)?;
-        Ok(Launch { kernel: found.kernel.clone(), function, size, destination })
+        Ok(Launch { kernel: found.kernel.clone(), cooperative: false, function, size, destination })
     }
 
     /// Launches with the parameters' bytes.
     pub fn launch(&'static self, launch: Launch, parameters: Vec<u8>) -> Answer {
-        let call = launch.size.call(launch.function, launch.kernel, parameters)?;
+        let mut call = launch.size.call(launch.function, launch.kernel, parameters)?;
+        call.cooperative = launch.cooperative;
         self.put(&launch.destination, Task::Kernel(call)).map(|_| ())
     }
 

@@ -26,6 +26,8 @@ pub struct KernelCall {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared: u32,
+    /// All blocks run at once.
+    pub cooperative: bool,
     /// The parameters' bytes.
     pub parameters: Arc<[u8]>,
 }

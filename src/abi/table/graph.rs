@@ -42,7 +42,7 @@ macro_rules! rows_graph {
         forward sim cuGraphEventWaitNodeGetEvent: cuGraphEventWaitNodeGetEvent@11010 (a: CUgraphNode, b: *mut CUevent);
         forward sim cuGraphEventWaitNodeSetEvent: cuGraphEventWaitNodeSetEvent@11010 (a: CUgraphNode, b: CUevent);
         look none cuGraphExecBatchMemOpNodeSetParams: cuGraphExecBatchMemOpNodeSetParams@11070 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
-        look sim cuGraphExecChildGraphNodeSetParams: cuGraphExecChildGraphNodeSetParams@11010 (a: CUgraphExec, b: CUgraphNode, c: CUgraph);
+        hook sim cuGraphExecChildGraphNodeSetParams: cuGraphExecChildGraphNodeSetParams@11010 (a: CUgraphExec, b: CUgraphNode, c: CUgraph);
         observe sim cuGraphExecDestroy: cuGraphExecDestroy@10000 (a: CUgraphExec);
         forward sim cuGraphExecEventRecordNodeSetEvent: cuGraphExecEventRecordNodeSetEvent@11010 (a: CUgraphExec, b: CUgraphNode, c: CUevent);
         forward sim cuGraphExecEventWaitNodeSetEvent: cuGraphExecEventWaitNodeSetEvent@11010 (a: CUgraphExec, b: CUgraphNode, c: CUevent);
@@ -51,11 +51,11 @@ macro_rules! rows_graph {
         forward sim cuGraphExecGetFlags: cuGraphExecGetFlags@12000 (a: CUgraphExec, b: *mut u64);
         forward none cuGraphExecGetId: cuGraphExecGetId@13010 (a: CUgraphExec, b: *mut c_uint);
         forward sim cuGraphExecHostNodeSetParams: cuGraphExecHostNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
-        look sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams@10010 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
+        hook sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams@10010 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
         hook sim cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams_v2@12000 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_KERNEL_NODE_PARAMS);
         hook sim cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const CUDA_MEMCPY3D, d: CUcontext);
-        look sim cuGraphExecMemsetNodeSetParams: cuGraphExecMemsetNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void, d: CUcontext);
-        look none cuGraphExecNodeSetParams: cuGraphExecNodeSetParams@12020 (a: CUgraphExec, b: CUgraphNode, c: *mut c_void);
+        hook sim cuGraphExecMemsetNodeSetParams: cuGraphExecMemsetNodeSetParams@10020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void, d: CUcontext);
+        hook none cuGraphExecNodeSetParams: cuGraphExecNodeSetParams@12020 (a: CUgraphExec, b: CUgraphNode, c: *mut c_void);
         hook sim cuGraphExecUpdate: cuGraphExecUpdate@10020 (a: CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_int);
         hook sim cuGraphExecUpdate: cuGraphExecUpdate_v2@12000 (a: CUgraphExec, b: CUgraph, c: *mut c_void);
         forward none cuGraphExternalSemaphoresSignalNodeGetParams: cuGraphExternalSemaphoresSignalNodeGetParams@11020 (a: CUgraphNode, b: *mut c_void);
@@ -74,7 +74,7 @@ macro_rules! rows_graph {
         hook sim cuGraphInstantiateWithParams: cuGraphInstantiateWithParams@12000 / cuGraphInstantiateWithParams_ptsz@12000 (a: *mut CUgraphExec, b: CUgraph, c: *mut c_void);
         hook sim cuGraphInstantiate: cuGraphInstantiate_v2@11000 (a: *mut CUgraphExec, b: CUgraph, c: *mut CUgraphNode, d: *mut c_char, e: usize);
         forward none cuGraphKernelNodeCopyAttributes: cuGraphKernelNodeCopyAttributes@11000 (a: CUgraphNode, b: CUgraphNode);
-        forward none cuGraphKernelNodeGetAttribute: cuGraphKernelNodeGetAttribute@11000 (a: CUgraphNode, b: c_int, c: *mut c_void);
+        forward sim cuGraphKernelNodeGetAttribute: cuGraphKernelNodeGetAttribute@11000 (a: CUgraphNode, b: c_int, c: *mut c_void);
         forward sim cuGraphKernelNodeGetParams: cuGraphKernelNodeGetParams@10000 (a: CUgraphNode, b: *mut c_void);
         forward sim cuGraphKernelNodeGetParams: cuGraphKernelNodeGetParams_v2@12000 (a: CUgraphNode, b: *mut CUDA_KERNEL_NODE_PARAMS);
         forward none cuGraphKernelNodeSetAttribute: cuGraphKernelNodeSetAttribute@11000 (a: CUgraphNode, b: c_int, c: *const c_void);
@@ -83,7 +83,7 @@ macro_rules! rows_graph {
         hook sim cuGraphLaunch: cuGraphLaunch@10000 / cuGraphLaunch_ptsz@10000 (a: CUgraphExec, b: CUstream);
         forward none cuGraphMemAllocNodeGetParams: cuGraphMemAllocNodeGetParams@11040 (a: CUgraphNode, b: *mut c_void);
         forward sim cuGraphMemFreeNodeGetParams: cuGraphMemFreeNodeGetParams@11040 (a: CUgraphNode, b: *mut CUdeviceptr);
-        forward none cuGraphMemcpyNodeGetParams: cuGraphMemcpyNodeGetParams@10000 (a: CUgraphNode, b: *mut CUDA_MEMCPY3D);
+        forward sim cuGraphMemcpyNodeGetParams: cuGraphMemcpyNodeGetParams@10000 (a: CUgraphNode, b: *mut CUDA_MEMCPY3D);
         look sim cuGraphMemcpyNodeSetParams: cuGraphMemcpyNodeSetParams@10000 (a: CUgraphNode, b: *const CUDA_MEMCPY3D);
         forward sim cuGraphMemsetNodeGetParams: cuGraphMemsetNodeGetParams@10000 (a: CUgraphNode, b: *mut c_void);
         look sim cuGraphMemsetNodeSetParams: cuGraphMemsetNodeSetParams@10000 (a: CUgraphNode, b: *const c_void);
@@ -98,7 +98,7 @@ macro_rules! rows_graph {
         forward none cuGraphNodeGetParams: cuGraphNodeGetParams@13020 (a: CUgraphNode, b: *mut c_void);
         forward none cuGraphNodeGetToolsId: cuGraphNodeGetToolsId@13010 (a: CUgraphNode, b: *mut u64);
         forward sim cuGraphNodeGetType: cuGraphNodeGetType@10000 (a: CUgraphNode, b: *mut c_int);
-        forward sim cuGraphNodeSetEnabled: cuGraphNodeSetEnabled@11060 (a: CUgraphExec, b: CUgraphNode, c: c_uint);
+        hook sim cuGraphNodeSetEnabled: cuGraphNodeSetEnabled@11060 (a: CUgraphExec, b: CUgraphNode, c: c_uint);
         look none cuGraphNodeSetParams: cuGraphNodeSetParams@12020 (a: CUgraphNode, b: *mut c_void);
         look none cuGraphNodeSetParams: cuGraphNodeSetParams_v2@13040 (a: CUgraphNode, b: *mut c_void);
         forward none cuGraphReleaseUserObject: cuGraphReleaseUserObject@11030 (a: CUgraph, b: CUuserObject, c: c_uint);

@@ -8,6 +8,7 @@ use vgmem_abi::*;
 
 use super::access::{Range, give, give_to_context, reach, stream_of};
 use crate::exports::copy::slots;
+use crate::graphs;
 use crate::pager::{Held, Use};
 use crate::start::engine;
 
@@ -174,6 +175,7 @@ pub unsafe fn cuGraphExecMemcpyNodeSetParams(
     if !unsafe { node(copy, context) } {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    graphs::changed(exec, false);
     // SAFETY: the program's own call, unchanged.
     unsafe { real(exec, of, copy, context) }
 }

@@ -7,10 +7,12 @@ use vgmem_abi::*;
 use super::access::stream_of;
 use super::launch::pooled_words;
 use crate::broken;
+use crate::capture::{Capture, capture_of};
 use crate::exports::graph::slots;
 use crate::graphs;
 use crate::pager::{self, Held, Use};
 use crate::start::{Engine, engine, with_room};
+use crate::stats;
 
 /// A captured stream, with its context; the default streams exist once per thread.
 type Captured = (u64, usize, i32);
@@ -132,6 +134,10 @@ pub unsafe fn cuStreamDestroy(real: pointers::cuStreamDestroy, stream: CUstream)
 
 /// `cuGraphLaunch`: what its nodes name is brought home.
 pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, stream: CUstream) -> CUresult {
+    let on = stream_of(stream, real as usize, &slots::cuGraphLaunch);
+    if let Some(rc) = engine().and_then(|engine| by_nodes(engine, exec, on)) {
+        return rc;
+    }
     let made = match engine() {
         Some(engine) if pager::is_needed(engine) && !broken::is("graphs") => {
             Use::of_graph(engine, exec as u64, &graphs::of(exec))
@@ -140,7 +146,21 @@ pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, st
     };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(exec, stream) };
-    made.done(rc, stream_of(stream, real as usize, &slots::cuGraphLaunch))
+    made.done(rc, on)
+}
+
+/// Launches a graph node by node, where it can be and pages lie away from home; `None` where it goes whole.
+fn by_nodes(engine: &Engine, exec: CUgraphExec, on: CUstream) -> Option<CUresult> {
+    if !engine.settings.graph_nodes || !matches!(capture_of(engine, on), Capture::None) {
+        return None;
+    }
+    let (plan, order) = graphs::plan_of(exec)?;
+    let rc = plan.filter(|_| pager::is_needed(engine)).and_then(|plan| plan.launch(engine, &order, on));
+    match rc {
+        None => order.goes_whole(engine, on),
+        Some(_) => stats::BY_NODES.add(1),
+    }
+    rc
 }
 
 /// Notes what a new graph names, where it was made.
@@ -215,10 +235,50 @@ pub unsafe fn cuGraphExecUpdate_v2(
 }
 
 fn updated(rc: CUresult, exec: CUgraphExec, graph: CUgraph) -> CUresult {
-    if rc == CUDA_SUCCESS {
-        graphs::made_from(exec, graph);
+    match rc {
+        CUDA_SUCCESS => graphs::made_from(exec, graph),
+        _ => graphs::changed(exec, false),
     }
     rc
+}
+
+/// Hooks of calls that change one node of an instantiated graph.
+macro_rules! changes {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*);)*) => { $(
+        $(#[$doc])*
+        pub unsafe fn $name(
+            real: pointers::$name, exec: CUgraphExec, node: CUgraphNode, $($arg: $type),*
+        ) -> CUresult {
+            let _held = Held::of_everything();
+            // SAFETY: the program's own call, unchanged.
+            let rc = unsafe { real(exec, node, $($arg),*) };
+            graphs::changed(exec, false);
+            rc
+        }
+    )* };
+}
+
+changes! {
+    /// `cuGraphExecKernelNodeSetParams`, first ABI.
+    cuGraphExecKernelNodeSetParams(params: *const c_void);
+    /// `cuGraphExecMemsetNodeSetParams`.
+    cuGraphExecMemsetNodeSetParams(params: *const c_void, context: CUcontext);
+    /// `cuGraphExecChildGraphNodeSetParams`.
+    cuGraphExecChildGraphNodeSetParams(graph: CUgraph);
+    /// `cuGraphExecNodeSetParams`.
+    cuGraphExecNodeSetParams(params: *mut c_void);
+}
+
+/// `cuGraphNodeSetEnabled`.
+pub unsafe fn cuGraphNodeSetEnabled(
+    real: pointers::cuGraphNodeSetEnabled,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    enabled: c_uint,
+) -> CUresult {
+    graphs::changed(exec, true);
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(exec, node, enabled) }
 }
 
 /// `cuGraphExecKernelNodeSetParams`.
@@ -231,6 +291,7 @@ pub unsafe fn cuGraphExecKernelNodeSetParams_v2(
     let _held = Held::of_everything();
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(exec, node, params) };
+    graphs::changed(exec, false);
     // SAFETY: the driver has just read it.
     if let Some(params) = unsafe { params.as_ref() }
         && rc == CUDA_SUCCESS

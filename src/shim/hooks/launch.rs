@@ -24,6 +24,29 @@ struct Layout {
     sizes: Vec<usize>,
 }
 
+/// Room for parameters of a kernel; every one begins where any kind of value may.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+#[expect(dead_code, reason = "written and read by address")]
+pub(crate) struct Block([u8; 64]);
+
+impl Default for Block {
+    fn default() -> Block {
+        Block([0; 64])
+    }
+}
+
+/// Grid, threads of a block, and bytes of dynamic shared memory.
+pub(crate) type Size = ([c_uint; 3], [c_uint; 3], c_uint);
+
+/// A launch's attribute, as the driver lays it out.
+#[repr(C)]
+struct Attribute {
+    id: c_int,
+    pad: c_int,
+    value: [c_uint; 16],
+}
+
 static LAYOUTS: RwLock<Option<HashMap<usize, Arc<Layout>>>> = RwLock::new(None);
 
 /// Functions are about to be unloaded: their handles may come back for others.
@@ -116,6 +139,61 @@ pub unsafe fn cuLibraryUnload(real: pointers::cuLibraryUnload, library: CUlibrar
     forget_functions();
     // SAFETY: the program's own call, unchanged.
     unsafe { real(library) }
+}
+
+/// Launches a kernel of ours or the program's as the program would, on a stream that is never NULL. `cluster`: blocks
+/// of a cluster.
+///
+/// # Safety
+/// `params` are what a launch of the function takes.
+pub(crate) unsafe fn launch_plain(
+    engine: &Engine,
+    function: CUfunction,
+    ([x, y, z], [a, b, c], shared): Size,
+    cooperative: bool,
+    cluster: Option<[c_uint; 3]>,
+    stream: CUstream,
+    params: &mut [*mut c_void],
+) -> CUresult {
+    let (params, none) = (params.as_mut_ptr(), std::ptr::null_mut());
+    // SAFETY: by contract.
+    let made = unsafe { prepare(function, params, none, stream) };
+    let call = &engine.pool.device().call;
+    // SAFETY: by contract; the attribute outlives the call.
+    let launch = || unsafe {
+        Some(match cluster {
+            _ if cooperative => {
+                (call.cuLaunchCooperativeKernel?)(function, x, y, z, a, b, c, shared, stream, params)
+            }
+            None => (call.cuLaunchKernel?)(function, x, y, z, a, b, c, shared, stream, params, none),
+            Some(cluster) => {
+                let mut value = [0; 16];
+                value[..3].copy_from_slice(&cluster);
+                let mut attribute = Attribute { id: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, pad: 0, value };
+                let config = CUlaunchConfig {
+                    gridDimX: x,
+                    gridDimY: y,
+                    gridDimZ: z,
+                    blockDimX: a,
+                    blockDimY: b,
+                    blockDimZ: c,
+                    sharedMemBytes: shared,
+                    hStream: stream,
+                    attrs: (&raw mut attribute).cast(),
+                    numAttrs: 1,
+                };
+                (call.cuLaunchKernelEx?)(&config, function, params, none)
+            }
+        })
+    };
+    let rc = with_room(|| launch().unwrap_or(CUDA_ERROR_NOT_SUPPORTED));
+    made.done(rc, stream)
+}
+
+/// Bytes of each parameter of a function, in order; `None` where the driver cannot say.
+pub(crate) fn layout_of(call: &Functions, function: CUfunction) -> Option<Vec<usize>> {
+    let layout = layout(call, function);
+    layout.known.then(|| layout.sizes.clone())
 }
 
 /// Before a launch: brings the pages of the allocations that the parameters name home where the pager is on, and

@@ -10,7 +10,7 @@
 // each is that of the driver's function.
 #![allow(clippy::missing_safety_doc)]
 
-mod access;
+pub(crate) mod access;
 mod alloc;
 mod boxes;
 mod context;

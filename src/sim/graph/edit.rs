@@ -3,6 +3,7 @@
 use super::Action;
 use crate::boxes::BoxCopy;
 use crate::context::Context;
+use crate::copy::Shape;
 use crate::fill::{Fill, FillCall};
 use crate::machine::Machine;
 use crate::task::{HostCall, KernelCall, Task};
@@ -97,6 +98,16 @@ impl Machine {
             Action::Task(Task::Kernel(call)) => Ok((call.clone(), node.context.handle)),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
+    }
+
+    /// `cuGraphMemcpyNodeGetParams`: the shape, and whether either side is host memory.
+    pub fn copy_node(&self, node: u64) -> Answer<(Shape, [bool; 2])> {
+        let shape = match &lock(&self.graphs).node(node)?.action {
+            Action::Task(Task::Copy(call)) => call.shape,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        let memory = lock(&self.memory);
+        Ok((shape, [shape.to.address, shape.from.address].map(|at| memory.is_host_pointer(at))))
     }
 
     /// `cuGraphMemsetNodeGetParams`.

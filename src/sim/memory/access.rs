@@ -104,6 +104,11 @@ impl Memory {
         }
     }
 
+    /// Whether an address names memory of the program's own, or pinned host memory; not pages, wherever they lie.
+    pub fn is_host_pointer(&self, address: u64) -> bool {
+        self.range_at(address).is_none_or(|(_, range)| matches!(range.kind, Kind::Pinned { .. }))
+    }
+
     /// Whether the address is memory of the host that the driver knows.
     pub fn on_host(&self, address: u64) -> bool {
         match self.range_at(address).map(|(_, range)| &range.kind) {

@@ -79,6 +79,7 @@ struct Call {
     block: [u32; 3],
     shared: u32,
     stream: StreamRef,
+    cooperative: bool,
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 }
@@ -88,8 +89,9 @@ impl Call {
     /// As `collect`.
     unsafe fn launch(self) -> Answer {
         let machine = machine()?;
-        let launch =
+        let mut launch =
             machine.prepare_launch(handle(self.function), self.grid, self.block, self.shared, self.stream)?;
+        launch.cooperative = self.cooperative;
         // SAFETY: the caller's promise.
         let bytes = unsafe { collect(&launch.kernel, self.parameters, self.extra) }?;
         machine.launch(launch, bytes)
@@ -111,9 +113,9 @@ pub(crate) unsafe fn cuLaunchKernel(
     extra: *mut *mut c_void,
 ) -> Answer {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    let stream = stream(per_thread, which);
+    let (stream, cooperative) = (stream(per_thread, which), false);
     // SAFETY: the driver's contract.
-    unsafe { Call { function, grid, block, shared, stream, parameters, extra }.launch() }
+    unsafe { Call { function, grid, block, shared, stream, cooperative, parameters, extra }.launch() }
 }
 
 pub(crate) unsafe fn cuLaunchCooperativeKernel(
@@ -130,9 +132,9 @@ pub(crate) unsafe fn cuLaunchCooperativeKernel(
     parameters: *mut *mut c_void,
 ) -> Answer {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    let (stream, extra) = (stream(per_thread, which), std::ptr::null_mut());
+    let (stream, cooperative, extra) = (stream(per_thread, which), true, std::ptr::null_mut());
     // SAFETY: the driver's contract.
-    unsafe { Call { function, grid, block, shared, stream, parameters, extra }.launch() }
+    unsafe { Call { function, grid, block, shared, stream, cooperative, parameters, extra }.launch() }
 }
 
 pub(crate) unsafe fn cuLaunchKernelEx(
@@ -153,6 +155,7 @@ pub(crate) unsafe fn cuLaunchKernelEx(
         block: [config.blockDimX, config.blockDimY, config.blockDimZ],
         shared: config.sharedMemBytes,
         stream: stream(per_thread, config.hStream),
+        cooperative: false,
         parameters,
         extra,
     };

@@ -75,7 +75,7 @@ impl OldKernelParameters {
         }
     }
 
-    fn of(modern: &CUDA_KERNEL_NODE_PARAMS) -> OldKernelParameters {
+    pub(super) fn of(modern: &CUDA_KERNEL_NODE_PARAMS) -> OldKernelParameters {
         OldKernelParameters {
             // The first ABI has no room for kernels of libraries, whose handles launches take as well.
             func: if modern.func.is_null() { modern.kern } else { modern.func },
@@ -124,12 +124,12 @@ pub(super) unsafe fn kernel(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct FillParameters {
-    address: CUdeviceptr,
-    pitch: usize,
-    value: c_uint,
-    unit: c_uint,
-    width: usize,
-    height: usize,
+    pub(super) address: CUdeviceptr,
+    pub(super) pitch: usize,
+    pub(super) value: c_uint,
+    pub(super) unit: c_uint,
+    pub(super) width: usize,
+    pub(super) height: usize,
 }
 
 /// # Safety
@@ -154,8 +154,8 @@ pub(super) unsafe fn fill(parameters: *const c_void) -> Answer<NodeContent> {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct HostParameters {
-    function: CUhostFn,
-    data: *mut c_void,
+    pub(super) function: CUhostFn,
+    pub(super) data: *mut c_void,
 }
 
 /// # Safety
@@ -413,63 +413,4 @@ pub(super) fn describe(node: CUgraphNode) -> Answer<CUDA_KERNEL_NODE_PARAMS> {
         kern: if is_kernel { function } else { none },
         ctx: pointer(context),
     })
-}
-
-pub(crate) unsafe fn cuGraphKernelNodeGetParams(node: CUgraphNode, out: *mut c_void) -> Answer {
-    let out = room(out.cast::<OldKernelParameters>())?;
-    out.put(OldKernelParameters::of(&describe(node)?));
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphKernelNodeGetParams_v2(
-    node: CUgraphNode,
-    out: *mut CUDA_KERNEL_NODE_PARAMS,
-) -> Answer {
-    let out = room(out)?;
-    out.put(describe(node)?);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: *mut c_void) -> Answer {
-    let machine = machine()?;
-    let out = room(out.cast::<FillParameters>())?;
-    let fill = machine.fill_node(handle(node))?;
-    out.put(FillParameters {
-        address: fill.address,
-        pitch: fill.pitch as usize,
-        value: fill.value,
-        unit: fill.unit as c_uint,
-        width: fill.width as usize,
-        height: fill.height as usize,
-    });
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphHostNodeGetParams(node: CUgraphNode, out: *mut c_void) -> Answer {
-    let machine = machine()?;
-    let out = room(out.cast::<HostParameters>())?;
-    let (function, data) = machine.host_node(handle(node))?;
-    out.put(HostParameters { function: pointer(function), data: pointer(data) });
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: *mut CUdeviceptr) -> Answer {
-    let machine = machine()?;
-    let out = room(out)?;
-    out.put(machine.memory_node(handle(node), true)?);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, out: *mut CUevent) -> Answer {
-    let machine = machine()?;
-    let out = room(out)?;
-    out.put(pointer(machine.event_node(handle(node), false)?));
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, out: *mut CUevent) -> Answer {
-    let machine = machine()?;
-    let out = room(out)?;
-    out.put(pointer(machine.event_node(handle(node), true)?));
-    Ok(())
 }
