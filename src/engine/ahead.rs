@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use vgmem_policy::{PageRef, Room, Standings};
 
 use crate::device::{Context, Device};
-use crate::exchange::{For, Frame};
+use crate::exchange::For;
+use crate::frames::Frame;
 use crate::overlap::{HOME, Motion, OUT};
 use crate::pool::{Pool, State};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use vgmem_policy::{GRANULE, Shortage, pieces, place, round_up};
 
 use crate::device::{Device, DriverError, Handle};
-use crate::exchange::Frame;
+use crate::frames::Frame;
 use crate::map::PageId;
 use crate::pool::{Allocation, Page, Pool, Request, State};
 use crate::tiers::Around;

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use vgmem_policy::PageRef;
 
 use crate::device::Device;
-use crate::exchange::{For, Frame};
+use crate::exchange::For;
+use crate::frames::Frame;
 use crate::overlap::{HOME, Motion, OUT, Step};
 use crate::pool::{Pool, State};
 use crate::twins::{Print, Twin};

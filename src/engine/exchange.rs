@@ -20,7 +20,9 @@ use std::sync::atomic::Ordering;
 
 use vgmem_policy::{Exchange, PageRef, spill_order};
 
-use crate::device::{Context, Device, DriverError, Handle};
+use crate::device::{Context, Device, DriverError};
+use crate::frames::Frame;
+use crate::parts::PART;
 use crate::pool::{Note, Pool, State};
 use crate::relocate::wait_firmly;
 use crate::tiers::Around;
@@ -29,30 +31,6 @@ use crate::tiers::Around;
 /// while the last one is mapped.
 fn wave_bytes(exchange: u64) -> u64 {
     (exchange / 2).clamp(1, 256 << 20)
-}
-
-/// Spare frames of a tier, at most, as a multiple of its exchange reserve.
-const SPARE_PARTS: u64 = 4;
-
-/// Physical memory that no page uses.
-#[derive(Debug)]
-pub(crate) struct Frame {
-    pub(crate) handle: Handle,
-    pub(crate) tier: usize,
-    pub(crate) bytes: u64,
-    /// Where it is mapped for the pager's copies.
-    pub(crate) shadow: u64,
-    /// The GPU that has access there: it alone can use the frame.
-    pub(crate) home: u8,
-}
-
-/// What makes frames serve one another: tier, size, and the GPU that has access.
-pub(crate) type Kind = (usize, u64, u8);
-
-impl Frame {
-    pub(crate) fn kind(&self) -> Kind {
-        (self.tier, self.bytes, self.home)
-    }
 }
 
 /// What an exchange did.
@@ -93,20 +71,6 @@ impl Wave {
     }
 }
 
-impl State {
-    /// A spare frame of this tier and size that a GPU can use.
-    pub(crate) fn take_spare(&mut self, tier: usize, bytes: u64, home: u8) -> Option<Frame> {
-        let at = self.spare.iter().position(|frame| frame.kind() == (tier, bytes, home))?;
-        self.tiers[tier].spare -= bytes;
-        Some(self.spare.swap_remove(at))
-    }
-
-    pub(crate) fn add_spare(&mut self, frame: Frame) {
-        self.tiers[frame.tier].spare += frame.bytes;
-        self.spare.push(frame);
-    }
-}
-
 impl<D: Device> Pool<D> {
     /// Whether pages of this GPU's allocations lie elsewhere. One load: asked at every launch.
     #[inline]
@@ -117,10 +81,12 @@ impl<D: Device> Pool<D> {
     /// A launch of a function, by a number of the caller's, names these addresses. Notes the use, and says whether
     /// pages of theirs lie away from `home`.
     pub fn note_launch(&self, home: u8, function: u64, addresses: &[u64]) -> bool {
-        let state = self.lock();
-        let (named, away) = self.named_pages(&state, home, addresses);
+        let mut state = self.lock();
+        let named = self.objects_named(&state, addresses);
+        let is_away = self.away(&state, &named, home).next().is_some();
+        let away = is_away && !state.is_vain(home, &named);
         self.note(Note::Launch(function, named));
-        away.iter().any(|(_, tier)| *tier != home as usize)
+        away
     }
 
     /// Brings pages of the named allocations home. See the module's contract.
@@ -128,6 +94,7 @@ impl<D: Device> Pool<D> {
         let whom = For { home, context };
         let mut motions = self.lock_motions(home);
         self.finish_motions(&mut motions, |_| true);
+        self.settle_late();
         let Exchange { fetch, evict } = self.plan_exchange(whom, addresses);
         let wanted = fetch.len() as u64;
         let (mut fetch, mut evict) = (VecDeque::from(fetch), VecDeque::from(evict));
@@ -167,50 +134,53 @@ impl<D: Device> Pool<D> {
         named
     }
 
-    /// The objects that a launch wants at home, and their pages as [`Self::movable`] gives them.
-    fn named_pages(&self, state: &State, home: u8, addresses: &[u64]) -> (Vec<u32>, Vec<(PageRef, usize)>) {
-        let objects = self.objects_named(state, addresses);
-        let slots = self.named(state, addresses);
-        let all = slots.iter().flat_map(|&slot| self.movable(state, slot, home));
-        let pages = all.filter(|(page, _)| objects.binary_search(&page.object).is_ok()).collect();
-        (objects, pages)
-    }
-
-    /// Pages of an allocation that may move and are mapped, and the tiers where they lie.
-    fn movable<'a>(
+    /// Pages of these objects that may move and are mapped, and lie away from `home`.
+    fn away<'a>(
         &'a self,
         state: &'a State,
-        slot: u32,
+        objects: &'a [u32],
         home: u8,
-    ) -> impl Iterator<Item = (PageRef, usize)> + 'a {
-        state.allocations.get(slot).into_iter().flat_map(move |allocation| {
-            allocation.pages.iter().filter_map(move |&id| {
-                let page = state.pages.get(id)?;
-                let moves = page.shown && self.may_move(id, allocation, home);
-                let object = allocation.object(slot, id);
-                moves.then_some((PageRef { page: id, object, bytes: page.bytes }, page.tier))
-            })
-        })
+    ) -> impl Iterator<Item = PageRef> + 'a {
+        let all = objects.iter().flat_map(move |&object| {
+            let page = (object & PART != 0).then_some(object & !PART);
+            let whole = state.allocations.get(object).filter(|_| page.is_none());
+            page.into_iter().chain(whole.into_iter().flat_map(|allocation| allocation.pages.iter().copied()))
+        });
+        all.filter_map(move |id| self.movable(state, id, home))
+            .filter(move |(_, tier)| *tier != home as usize)
+            .map(|(page, _)| page)
+    }
+
+    /// A page that may move and is mapped, and the tier where it lies.
+    fn movable(&self, state: &State, id: u32, home: u8) -> Option<(PageRef, usize)> {
+        let page = state.pages.get(id)?;
+        let allocation = state.allocations.get(page.allocation)?;
+        let object = allocation.object(page.allocation, id);
+        let moves = page.shown && self.may_move(id, allocation, home);
+        moves.then_some((PageRef { page: id, object, bytes: page.bytes }, page.tier))
     }
 
     fn plan_exchange(&self, whom: For, addresses: &[u64]) -> Exchange {
         let state = self.lock();
         let home = whom.home as usize;
-        let (named, pages) = self.named_pages(&state, whom.home, addresses);
-        let of = |slot| self.movable(&state, slot, whom.home);
-        let missing: Vec<PageRef> =
-            pages.into_iter().filter(|(_, tier)| *tier != home).map(|(page, _)| page).collect();
+        let named = self.objects_named(&state, addresses);
+        let missing: Vec<PageRef> = self.away(&state, &named, whom.home).collect();
         let resident: Vec<PageRef> = state
             .allocations
             .iter()
-            .flat_map(|(slot, _)| of(slot))
+            .flat_map(|(_, allocation)| &allocation.pages)
+            .filter_map(|&id| self.movable(&state, id, whom.home))
             .filter(|(_, tier)| *tier == home)
             .map(|(page, _)| page)
             .collect();
         let tier = &state.tiers[home];
         let room = tier.capacity.saturating_sub(tier.used - tier.spare);
         drop(state); // a plan takes longer than others may wait
-        self.pager().exchange(&named, &missing, &resident, room)
+        let plan = self.pager().exchange(&named, &missing, &resident, room);
+        if plan.fetch.is_empty() && !missing.is_empty() {
+            self.lock().note_vain(whom.home, &named);
+        }
+        plan
     }
 
     /// Begins to copy as many pages as there are frames for, both directions at once.
@@ -279,160 +249,11 @@ impl<D: Device> Pool<D> {
         state.tiers.get(home as usize).is_some_and(|tier| tier.used >= tier.capacity / 8 * 7)
     }
 
-    /// Makes the frames in host RAM that pages of this GPU move through, ahead of their first use: pinning them takes
-    /// longer than a copy. How many were made.
-    pub fn make_frames_ahead(&self, home: u8, context: Context) -> usize {
-        let whom = For { home, context };
-        let (host, page) = (self.host_tier(), self.config.page_bytes);
-        let count = self.config.host_exchange / page;
-        let frames: Vec<Frame> = (0..count).map_while(|_| self.take_frame(whom, host, page)).collect();
-        let made = frames.len();
-        frames.into_iter().for_each(|frame| self.spare(frame));
-        made
-    }
-
     /// Tiers other than home, nearest first.
     pub(crate) fn tiers_away(&self, whom: For) -> Vec<usize> {
         let state = self.lock();
         let tiers = self.view(&state, whom.home, &Around::default());
         spill_order(&tiers).into_iter().filter(|&tier| tier != whom.home as usize).collect()
-    }
-
-    /// A spare frame, or a new one where the tier has room; twins and spare frames of other sizes make room.
-    pub(crate) fn take_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
-        {
-            let mut state = self.lock();
-            if let Some(frame) = state.take_spare(tier, bytes, whom.home) {
-                return Some(frame);
-            }
-            // Before new memory: pinning takes longer than the copy that a twin saves.
-            if let Some(frame) = state.take_twin_of_any((tier, bytes, whom.home)) {
-                self.wanted_frames[whom.home as usize].store(bytes, Ordering::Release);
-                return Some(frame);
-            }
-            if state.tiers[tier].room() < bytes {
-                drop(state);
-                return self.trade_frames(whom, tier, bytes);
-            }
-        }
-        let made = self.make_frame(whom, tier, bytes);
-        // The books said that there is room, but the driver has none: others use the GPU too.
-        made.or_else(|| self.trade_frames(whom, tier, bytes))
-    }
-
-    /// A new frame, where the tier has room.
-    pub(crate) fn make_frame(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
-        let shadow = {
-            let mut state = self.lock();
-            if state.tiers[tier].room() < bytes {
-                return None; // taken meanwhile
-            }
-            let shadow = state.spans.take(bytes)?;
-            state.charge(tier, bytes);
-            shadow
-        };
-        let place = self.place(tier, whom.home);
-        let made = self.device.create(place, bytes).and_then(|handle| {
-            self.reveal(whom, shadow, bytes, handle).map(|()| handle).inspect_err(|_| {
-                let _ = self.device.release(place, bytes, handle); // it was never mapped: nothing else to undo
-            })
-        });
-        match made {
-            Ok(handle) => Some(Frame { handle, tier, bytes, shadow, home: whom.home }),
-            Err(_) => {
-                let mut state = self.lock();
-                state.uncharge(tier, bytes);
-                state.spans.give(shadow, bytes);
-                None
-            }
-        }
-    }
-
-    /// Gives spare frames of other sizes back until a new one of this size fits.
-    fn trade_frames(&self, whom: For, tier: usize, bytes: u64) -> Option<Frame> {
-        let other = {
-            let mut state = self.lock();
-            if let Some(frame) = state.take_twin_on(tier) {
-                state.add_spare(frame);
-            }
-            let at = state.spare.iter().position(|frame| frame.tier == tier)?;
-            let frame = state.spare.swap_remove(at);
-            state.tiers[tier].spare -= frame.bytes;
-            frame
-        };
-        self.drop_frame(whom.home, other);
-        self.take_frame(whom, tier, bytes)
-    }
-
-    /// Maps memory at a shadow address for the pager's copies.
-    fn reveal(&self, whom: For, shadow: u64, bytes: u64, handle: Handle) -> Result<(), DriverError> {
-        self.device.map(shadow, bytes, handle)?;
-        self.device.grant(shadow, bytes, whom.home).or_else(|error| {
-            self.device.unmap(shadow, bytes)?;
-            Err(error)
-        })
-    }
-
-    /// Keeps a frame for the next move; gives the oldest of its tier back where there are too many.
-    pub(crate) fn spare(&self, frame: Frame) {
-        self.stir();
-        let tier = frame.tier;
-        self.lock().add_spare(frame);
-        self.drop_surplus(tier);
-    }
-
-    /// Gives frames of a tier back that are more than moves need.
-    pub(crate) fn drop_surplus(&self, tier: usize) {
-        while let Some(surplus) = self.surplus(tier) {
-            self.drop_frame(surplus.home, surplus);
-        }
-    }
-
-    /// A frame more than moves need, where nobody else can use it.
-    fn surplus(&self, tier: usize) -> Option<Frame> {
-        let mut state = self.lock();
-        let account = &state.tiers[tier];
-        let most = (account.exchange * SPARE_PARTS).max(self.config.page_bytes * 2);
-        if account.spare <= most {
-            return None;
-        }
-        let at = state.spare.iter().position(|frame| frame.tier == tier)?;
-        let frame = state.spare.remove(at);
-        state.tiers[tier].spare -= frame.bytes;
-        Some(frame)
-    }
-
-    /// Gives a frame's memory back to the driver.
-    pub(crate) fn drop_frame(&self, home: u8, frame: Frame) {
-        let place = self.place(frame.tier, home);
-        let gone = self.device.unmap(frame.shadow, frame.bytes).is_ok();
-        if gone && self.lock().hand_to_late(frame.handle) {
-            return self.lock().forget_shadow(frame.shadow, frame.bytes);
-        }
-        let released = gone && self.device.release(place, frame.bytes, frame.handle).is_ok();
-        let mut state = self.lock();
-        if gone {
-            state.forget_shadow(frame.shadow, frame.bytes);
-        }
-        if released {
-            state.uncharge(frame.tier, frame.bytes);
-        } else {
-            state.lost += frame.bytes;
-        }
-    }
-
-    /// Gives all spare frames and twins back; how many bytes that was.
-    pub fn release_spare(&self) -> u64 {
-        let frames = {
-            let mut state = self.lock();
-            state.give_up_all_twins();
-            let frames = std::mem::take(&mut state.spare);
-            state.tiers.iter_mut().for_each(|tier| tier.spare = 0);
-            frames
-        };
-        let bytes = frames.iter().map(|frame| frame.bytes).sum();
-        frames.into_iter().for_each(|frame| self.drop_frame(0, frame));
-        bytes
     }
 
     /// Shows the copied page at its address; its old memory becomes a spare frame.
@@ -482,14 +303,5 @@ impl<D: Device> Pool<D> {
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn new_shadow(&self, whom: For, bytes: u64, handle: Handle) -> Option<u64> {
-        let shadow = self.lock().spans.take(bytes)?;
-        if self.reveal(whom, shadow, bytes, handle).is_err() {
-            self.lock().spans.give(shadow, bytes);
-            return None;
-        }
-        Some(shadow)
     }
 }

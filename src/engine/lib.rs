@@ -9,6 +9,7 @@ mod allocate;
 mod depart;
 mod device;
 mod exchange;
+mod frames;
 mod free;
 mod gate;
 mod map;
@@ -39,6 +40,7 @@ mod tests_twins;
 mod tiers;
 mod twins;
 mod uses;
+mod vain;
 mod verify;
 
 pub use device::{Context, Copies, Device, DriverError, Handle, Place, Taken, Taking};

@@ -23,7 +23,8 @@ use vgmem_policy::{PageRef, Room};
 use crate::ahead::{bytes_on, with_going};
 
 use crate::device::{Context, Copies, Device, Taking};
-use crate::exchange::{For, Frame};
+use crate::exchange::For;
+use crate::frames::Frame;
 use crate::map::PageId;
 use crate::paths::{firsts, needs};
 use crate::pool::{Allocation, Note, Pool};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vgmem_policy::{Pager, Placement};
 
 use crate::device::{Context, Device, Handle, Place};
-use crate::exchange::Frame;
+use crate::frames::Frame;
 use crate::map::{PageId, PageMap};
 use crate::overlap::Motion;
 use crate::parts::Parts;
@@ -18,6 +18,7 @@ use crate::spans::Spans;
 use crate::tiers::TierAccount;
 use crate::twins::{Habit, Late, Twin};
 use crate::uses::Uses;
+use crate::vain::Vain;
 
 /// A GPU of the pool.
 #[derive(Clone, Debug)]
@@ -181,6 +182,10 @@ pub(crate) struct State {
     pub(crate) contexts: Vec<Vec<Context>>,
     pub(crate) peak: u64,
     pub(crate) made: u64,
+    /// Allocations that are gone.
+    pub(crate) gone: u64,
+    /// What launches wanted in vain.
+    pub(crate) vain: Vain,
     pub(crate) refused: u64,
     pub(crate) moved: u64,
     pub(crate) fetched: u64,
@@ -271,6 +276,8 @@ impl<D: Device> Pool<D> {
             contexts: vec![Vec::new(); config.gpus.len()],
             peak: 0,
             made: 0,
+            gone: 0,
+            vain: Vain::default(),
             refused: 0,
             moved: 0,
             fetched: 0,

@@ -11,7 +11,7 @@ use crate::tests_pager::small;
 
 /// Tensors of one page each that the buffer holds.
 const TENSORS: u64 = 10;
-/// Launches that a pointer takes to be known, and more.
+/// Rounds that a pointer takes to be known, and more.
 const WARM: u64 = 8;
 
 /// A buffer of [`TENSORS`] pages, each marked with its address, on a GPU that holds 4 of them.
@@ -99,6 +99,104 @@ fn what_is_named_whole_is_not_divided() {
     }
     assert!(!pool.goes_by_parts());
     assert!((0..3).all(|number| is_home(&pool, tensor(a, number))));
+}
+
+/// Pointers to the front and to the end of the same memory name all of it, however small the parts in between are.
+#[test]
+fn headers_and_ends_do_not_divide_a_buffer() {
+    let (pool, base) = buffer();
+    let bytes = TENSORS * 4 * G;
+    let second = pool.allocate(ask(0, 12 * G - 4096)).unwrap();
+    for _ in 0..400 {
+        launch(&pool, &[base, base + 256, base + bytes]);
+        launch(&pool, &[base, base + 256, second, second + 12 * G - 4096, second + 12 * G - 1]);
+    }
+    assert!(!pool.goes_by_parts());
+}
+
+#[test]
+fn a_launch_that_is_too_large_now_and_then_divides_nothing() {
+    let pool = small(16);
+    let all: Vec<u64> = (0..3).map(|_| pool.allocate(ask(0, 6 * G)).unwrap()).collect();
+    for number in 0..4000 {
+        launch(&pool, &[all[number % 3], all[number % 3] + G]);
+        if number % 50 == 0 {
+            launch(&pool, &[all[0], all[1] + G, all[2]]);
+        }
+    }
+    assert!(!pool.goes_by_parts());
+}
+
+#[test]
+fn what_never_moves_is_not_divided() {
+    let (pool, base) = buffer();
+    pool.pin(base);
+    warm(&pool, base);
+    assert!(!pool.goes_by_parts());
+    let (pool, base) = buffer();
+    warm(&pool, base);
+    assert!(pool.goes_by_parts());
+    pool.pin(base);
+    launch(&pool, &[tensor(base, 1)]);
+    assert!(!pool.goes_by_parts() && intact(&pool, base, TENSORS * 4));
+}
+
+/// A buffer that was too large beside another one is whole again when that is gone, and all of it comes home.
+#[test]
+fn a_buffer_that_fits_again_is_whole_again() {
+    let pool = small(16);
+    let (base, other) = (pool.allocate(ask(0, 12 * G)).unwrap(), pool.allocate(ask(0, 12 * G)).unwrap());
+    mark(&pool, base, 12);
+    mark(&pool, other, 12);
+    for number in (0..300).map(|n| n % 3) {
+        launch(&pool, &[tensor(base, number), tensor(other, number)]);
+    }
+    assert!(pool.goes_by_parts());
+    assert_eq!(pool.free(other), Freed::Done(Ok(())));
+    for number in (0..600).map(|n| n % 3) {
+        launch(&pool, &[tensor(base, number)]);
+    }
+    assert!(!pool.goes_by_parts());
+    assert!((0..3).all(|number| is_home(&pool, tensor(base, number))) && intact(&pool, base, 12));
+}
+
+/// Where a pointer is new its own page comes, and nothing around it.
+#[test]
+fn a_new_pointer_brings_its_page() {
+    let (pool, base) = buffer();
+    warm(&pool, base);
+    launch(&pool, &[tensor(base, 0)]);
+    let new = base + (TENSORS - 1) * 4 * G + 9 * 4096;
+    launch(&pool, &[tensor(base, 1), new]);
+    assert!(is_home(&pool, new) && is_home(&pool, tensor(base, 1)));
+    let new = base + 5 * 4 * G + 9 * 4096;
+    launch(&pool, &[new]);
+    assert!(is_home(&pool, new));
+}
+
+/// What cannot be brought is not asked for by every launch.
+#[test]
+fn launches_do_not_wait_for_what_does_not_fit() {
+    let pool = small(16);
+    let all: Vec<u64> = (0..3).map(|_| pool.allocate(ask(0, 8 * G)).unwrap()).collect();
+    let asks = |addresses: &[u64]| {
+        let asks = pool.note_launch(0, 0, addresses);
+        if asks {
+            pool.bring(0, 100, addresses).unwrap();
+        }
+        asks
+    };
+    asks(&all[..2]);
+    let asked = (0..63).filter(|_| asks(&all)).count();
+    assert_eq!(asked, 1);
+    assert!(asks(&all[2..]), "this one can be brought");
+    assert!(asks(&all), "and now others are missing");
+    assert!(!asks(&all));
+    let both = || all[1..].iter().all(|&base| is_home(&pool, base) && is_home(&pool, base + 4 * G));
+    let was = both();
+    assert_eq!(pool.free(all[0]), Freed::Done(Ok(())));
+    assert_eq!(asks(&all[1..]), !was, "there is room now");
+    assert!(both());
 }
 
 #[test]

@@ -20,7 +20,8 @@
 use std::sync::atomic::Ordering;
 
 use crate::device::{Context, Device, Handle, Taken, Taking};
-use crate::exchange::{For, Frame, Kind};
+use crate::exchange::For;
+use crate::frames::{Frame, Kind};
 use crate::overlap::{Motion, Step};
 use crate::pool::{Pool, State};
 

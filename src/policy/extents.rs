@@ -30,65 +30,72 @@ pub struct Extents {
     now: u64,
     /// When the newest pointer was seen first.
     newest: u64,
-    /// So many pointers are looked through for old ones.
-    crowded: usize,
+    /// The largest distance between two neighbours; too large until the next tidying, where a new one split it.
+    widest: u64,
+    /// When old pointers are looked for again.
+    tidy: u64,
 }
 
 impl Extents {
     /// An allocation of that many bytes, of which nothing is known.
     pub fn new(bytes: u64) -> Extents {
-        Extents { bytes, seen: BTreeMap::new(), now: 0, newest: 0, crowded: 1024 }
+        Extents { bytes, seen: BTreeMap::new(), now: 0, newest: 0, widest: 0, tidy: SETTLED }
     }
 
     /// A launch names these places in the allocation.
     pub fn note(&mut self, offsets: impl IntoIterator<Item = u64>) {
         self.now += 1;
         let now = self.now;
-        for offset in offsets {
+        for offset in offsets.into_iter().filter(|&offset| offset < self.bytes) {
             let known = self.seen.entry(offset).or_insert(Seen { first: now, last: now });
             known.last = now;
             if known.first == now {
                 self.newest = now;
+                let before = self.seen.range(..offset).next_back().map_or(offset, |(&before, _)| before);
+                self.widest = self.widest.max(offset - before);
             }
         }
-        let mut age = AGE;
-        while self.seen.len() > self.crowded.min(MOST) {
-            self.seen.retain(|_, seen| now - seen.last < age);
-            self.crowded = (2 * self.seen.len()).clamp(1024, MOST);
-            age /= 2;
+        if now >= self.tidy || self.seen.len() > MOST {
+            self.tidy_up();
         }
     }
 
-    /// The part that a pointer stands for; `None` while that cannot be told.
+    /// Forgets old pointers, the oldest where they are too many. Rare enough to cost little for each launch.
+    fn tidy_up(&mut self) {
+        let now = self.now;
+        let mut age = AGE;
+        self.seen.retain(|_, seen| now - seen.last < age);
+        let most = if self.seen.len() > MOST { MOST / 2 } else { MOST };
+        while self.seen.len() > most {
+            age /= 2;
+            self.seen.retain(|_, seen| now - seen.last < age);
+        }
+        let neighbours = self.seen.keys().zip(self.seen.keys().skip(1));
+        self.widest = neighbours.map(|(from, to)| to - from).max().unwrap_or(0);
+        self.tidy = now + SETTLED.max(self.seen.len() as u64);
+    }
+
+    /// The part that a pointer stands for, not empty; `None` while that cannot be told.
     pub fn part(&self, offset: u64) -> Option<Range<u64>> {
         let known = self.seen.get(&offset)?;
         if self.now - known.first < SETTLED {
             return None;
         }
-        let end = match self.after(offset) {
-            Some(next) => next,
+        let end = match self.seen.range(offset + 1..).next() {
+            Some((&next, _)) => next,
             None if self.now - self.newest >= ALL_SEEN => self.bytes,
             // More may follow that nobody has named yet.
-            None => self.bytes.min(offset + self.widest()?),
+            None if self.widest == 0 => return None,
+            None => self.bytes.min(offset + self.widest),
         };
         Some(offset..end)
-    }
-
-    /// The next pointer that is not too old.
-    fn after(&self, offset: u64) -> Option<u64> {
-        let later = self.seen.range(offset + 1..);
-        later.into_iter().find(|(_, seen)| self.now - seen.last < AGE).map(|(&offset, _)| offset)
-    }
-
-    /// The largest known distance between two pointers.
-    fn widest(&self) -> Option<u64> {
-        self.seen.keys().zip(self.seen.keys().skip(1)).map(|(from, to)| to - from).max()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// Rounds of launches that name one place each.
     fn rounds(extents: &mut Extents, places: &[u64], count: usize) {
@@ -142,6 +149,7 @@ mod tests {
         assert_eq!(extents.part(0), Some(0..250));
         rounds(&mut extents, &[0, 500], AGE as usize);
         assert_eq!(extents.part(0), Some(0..500));
+        assert_eq!(extents.part(250), None);
     }
 
     #[test]
@@ -152,5 +160,28 @@ mod tests {
         }
         assert!(extents.seen.len() <= MOST, "{}", extents.seen.len());
         assert!(extents.part(1 << 39).is_some(), "the one in use is known");
+    }
+
+    #[test]
+    fn what_lies_behind_the_allocation_is_nobodys() {
+        let mut extents = Extents::new(1000);
+        rounds(&mut extents, &[0, 600, 1000, 1500], 100);
+        assert_eq!((extents.part(600), extents.part(1000)), (Some(600..1000), None));
+    }
+
+    proptest! {
+        /// Parts lie within the allocation, are not empty, begin at their pointer, and do not overlap.
+        #[test]
+        fn parts_do_not_overlap(places in prop::collection::vec(0u64..2000, 1..60), rounds in 1usize..20) {
+            let mut extents = Extents::new(1500);
+            for place in (0..rounds).flat_map(|_| &places) {
+                extents.note([*place]);
+            }
+            let mut parts: Vec<_> = places.iter().filter_map(|&place| extents.part(place)).collect();
+            parts.sort_unstable_by_key(|part| part.start);
+            parts.dedup();
+            prop_assert!(parts.iter().all(|part| part.start < part.end && part.end <= 1500));
+            prop_assert!(parts.windows(2).all(|two| two[0].end <= two[1].start));
+        }
     }
 }

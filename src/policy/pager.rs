@@ -7,6 +7,7 @@
 //! move everything.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 use crate::sequence::Sequence;
 
@@ -97,6 +98,7 @@ impl Pager {
     /// `resident` are the pages at home that may go; pages of objects in `named` stay. What does not fit even
     /// so is left where it is, in the order of `missing`.
     pub fn exchange(&self, named: &[u32], missing: &[PageRef], resident: &[PageRef], room: u64) -> Exchange {
+        let named: HashSet<u32> = named.iter().copied().collect();
         let mut victims: Vec<&PageRef> =
             resident.iter().filter(|page| !named.contains(&page.object)).collect();
         // Latest use first. Of one object the last page first, so that a fixed front part stays. Among

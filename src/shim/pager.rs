@@ -220,7 +220,10 @@ impl Use {
     fn of_addresses(engine: &Engine, addresses: &[u64]) -> Use {
         let mut using = engine.pool.begin_use(addresses);
         if !using.is_empty() {
-            engine.pool.note_use(0, &using);
+            match engine.pool.goes_by_parts() {
+                true => engine.pool.note_names(addresses),
+                false => engine.pool.note_use(0, &using),
+            }
         }
         // Usually all is mapped somewhere, and nothing has to be waited for.
         if !engine.pool.is_ready(&mut using) {
@@ -301,7 +304,10 @@ impl Use {
         if self.using.is_empty() && !engine.pool.is_under_pressure() && stream != CU_STREAM_PER_THREAD {
             return marks::note(context, stream);
         }
-        if let Some(Scan { function, ranges, before }) = self.scan.take() {
+        // A launch that failed tells nothing about its function.
+        if rc == CUDA_SUCCESS
+            && let Some(Scan { function, ranges, before }) = self.scan.take()
+        {
             let behind = trust::scan(engine, context, stream, &ranges);
             trust::was_scanned(context, function, before, behind);
         }

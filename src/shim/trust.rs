@@ -40,6 +40,8 @@ struct Known {
     launches: u64,
     /// Launches that were scanned and whose results have not been seen.
     scanned: Vec<Scanned>,
+    /// One launch was clean; those that were under way then have to be, too.
+    is_candidate: bool,
 }
 
 /// The scans of one launch.
@@ -47,6 +49,8 @@ struct Scanned {
     before: Ticket,
     /// None where it could not be made: the launch tells nothing good.
     behind: Option<Ticket>,
+    /// It was under way when another launch was found clean.
+    decides: bool,
 }
 
 impl Scanned {
@@ -66,24 +70,26 @@ impl Scanned {
 type Key = (usize, Context);
 
 impl Known {
-    /// Looks at the results of its scans. One that found an address decides for good; one launch that was clean does
-    /// until then, whether or not those of later launches are over: a program may launch faster than they are.
+    /// Looks at the results of its scans. One that found an address decides for good. Else a launch that was clean
+    /// does, when those that were under way with it have been found so as well; not later ones, as a program may launch
+    /// faster than its scans end.
     fn settle(&mut self, engine: &Engine) {
-        let (opaque, trusted) = (&mut self.opaque, &mut self.trusted);
-        self.scanned.retain_mut(|scanned| match scanned.result(engine) {
-            Found::Pending => true,
-            Found::Pointers => {
-                *opaque = true;
-                false
-            }
-            Found::Clean => {
-                *trusted |= scanned.behind.is_some();
-                false
-            }
+        let (mut opaque, mut clean) = (false, false);
+        self.scanned.retain_mut(|scanned| {
+            let found = scanned.result(engine);
+            opaque |= found == Found::Pointers;
+            clean |= found == Found::Clean && scanned.behind.is_some();
+            found == Found::Pending
         });
+        self.opaque |= opaque;
         if self.opaque {
-            self.scanned.clear();
+            return self.scanned.clear();
         }
+        if clean && !self.is_candidate {
+            self.is_candidate = true;
+            self.scanned.iter_mut().for_each(|scanned| scanned.decides = true);
+        }
+        self.trusted |= self.is_candidate && !self.scanned.iter().any(|scanned| scanned.decides);
     }
 }
 
@@ -221,6 +227,6 @@ pub fn scan(engine: &Engine, context: Context, stream: CUstream, ranges: &[(u64,
 /// A launch of a function was made between these scans of its operands.
 pub fn was_scanned(context: Context, function: CUfunction, before: Ticket, behind: Option<Ticket>) {
     if let Some(one) = known().get_or_insert_default().get_mut(&(function as usize, context)) {
-        one.scanned.push(Scanned { before, behind });
+        one.scanned.push(Scanned { before, behind, decides: false });
     }
 }
