@@ -163,7 +163,8 @@ class Bench(Suite):
     def ours(self, work, entry, command, kind, native, number):
         """One run with the library: equal results, and what it took."""
         sizes = {**work.sizes, **(work.static if kind == STATIC else {})}
-        settings = {"VGMEM_DEVICE_LIMIT": entry["limit"], "VGMEM_HOST": self.options.host, **SETTINGS[kind]}
+        settings = {"VGMEM_DEVICE_LIMIT": entry["limit"], "VGMEM_HOST": self.options.host, **SETTINGS[kind],
+                    **work.library}
         run, report = self.preloaded(command, settings, sizes, work.timeout)
         if sizes == work.sizes:
             equal(native, run)

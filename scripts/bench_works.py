@@ -46,6 +46,8 @@ class Work:
     # Sizes that differ where pages stay where they were placed: that is slow. None: no such runs.
     static: dict | None = None
     instead: tuple = ()
+    # What the library is told besides.
+    library: dict = dataclasses.field(default_factory=dict)
     # Words of results that depend on the number of steps.
     totals: tuple = ("weights",)
     # Seconds that one process may take.
@@ -131,6 +133,12 @@ WORKS = (
     llama("3x", over=3.0),
     Work("batch_16G", "MLP training, 4 pairs of 8192 x 32768 bf16, batch 32768, SGD", "torch_train.py", BATCH, "16G",
          static={"STEPS": "2"}, instead=(SAVE_ON_CPU,), timeout=150),
+    Work("buffer_8G", f"{INFER_ABOUT}, all matrices in one allocation", "torch_infer.py",
+         {**INFER, "FORM": "buffer"}, "8G", static={"STEPS": "3"}),
+    Work("graph_8G", f"{INFER_ABOUT}, a step as a CUDA graph", "torch_infer.py", {**INFER, "FORM": "graph"}, "8G",
+         static={"STEPS": "3"}),
+    Work("nodes_8G", f"{INFER_ABOUT}, a step as a CUDA graph launched node by node", "torch_infer.py",
+         {**INFER, "FORM": "graph"}, "8G", library={"VGMEM_GRAPHS": "nodes"}),
     *(Work(f"sweep_{over}", INFER_ABOUT, "torch_infer.py", INFER, over=over, once=True) for over in SWEEP),
 )
 

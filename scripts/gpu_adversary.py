@@ -12,6 +12,8 @@ LIMITS = {"VGMEM_PAGING": "auto", "VGMEM_DEVICE_LIMIT": "2G", "VGMEM_HOST": "8G"
 # Modes of other sizes: GiB, what differs in LIMITS.
 SIZES = {"one_buffer": ("10", {"VGMEM_HOST": "12G"}),
          "just_over": ("4.04", {"VGMEM_DEVICE_LIMIT": "4G"})}
+# Modes that run once more with other settings.
+AGAIN = {mode: ("nodes", {"VGMEM_GRAPHS": "nodes"}) for mode in ("graph_captured", "graph_built")}
 # What the programs answer when a CUDA call fails.
 CUDA_FAILED = 6
 LOUD = "VGMEM_SAFETY=strict"
@@ -53,12 +55,12 @@ def said_so(run):
     return run.code == CUDA_FAILED and any(LOUD in line for line in run.err.splitlines())
 
 
-def adversary(suite, source, mode, safety):
+def adversary(suite, source, mode, safety, more=None):
     """One mode: the native results, with pages that came and went; or, in auto, a loud end."""
     gib, settings = SIZES.get(mode, (GIB, {}))
     command = [program(suite, source), mode, gib]
     native = suite.native(command)
-    limits = {**LIMITS, **settings}
+    limits = {**LIMITS, **settings, **(more or {})}
     limit = size(limits["VGMEM_DEVICE_LIMIT"])
     if any(result.startswith("SKIP ") for result in native.out.splitlines()):
         raise Skip(f"not on this GPU: {native.out.splitlines()[0]}")
@@ -87,3 +89,6 @@ def adversary_cases(suite):
         for mode in modes:
             for safety in ("strict", "auto"):
                 suite.later(f"adversary_{mode}_{safety}", adversary, suite, source, mode, safety)
+                if mode in AGAIN:
+                    name, settings = AGAIN[mode]
+                    suite.later(f"adversary_{mode}_{name}_{safety}", adversary, suite, source, mode, safety, settings)
