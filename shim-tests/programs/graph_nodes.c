@@ -80,15 +80,32 @@ static void shadow(struct work *k) {
     axpy_shadow(k->x[2], 0, k->y[2], 0, k->minus, k->n);
 }
 
+// The same in a chain.
+static CUgraph capture_chain(struct world *w, struct work *k, CUstream s) {
+    CUgraph graph;
+    CHECK(cuStreamBeginCapture_v2(s, 2));
+    CHECK(cuMemsetD32Async(k->z->at, bits(2), k->n, s));
+    launch_on(w, s, axpy_f32, (void *[]){&k->y[0]->at, &k->x[0]->at, &k->half, &k->n});
+    CHECK(cuLaunchCooperativeKernel(scale_f32, 16, 1, 1, 256, 1, 1, 0, s, (void *[]){&k->y[0]->at, &k->minus, &k->n}));
+    CHECK(cuMemcpyDtoDAsync_v2(k->y[1]->at + 4096, k->x[1]->at, BLOCK - 4096, s));
+    CHECK(cuMemsetD2D32Async(k->y[2]->at, PITCH, bits(7), WIDE, ROWS, s));
+    CHECK(cuMemsetD8Async(k->y[2]->at + BLOCK / 2, 0, 1024, s));
+    launch_on(w, s, axpy_f32, (void *[]){&k->y[0]->at, &k->y[1]->at, &k->half, &k->n});
+    launch_on(w, s, axpy_f32, (void *[]){&k->y[2]->at, &k->z->at, &k->half, &k->n});
+    launch_on(w, s, axpy_f32, (void *[]){&k->x[2]->at, &k->y[2]->at, &k->minus, &k->n});
+    CHECK(cuStreamEndCapture(s, &graph));
+    return graph;
+}
+
 // Launches on two streams by turns: only the graph itself keeps them in order.
-static void branches(struct world *w) {
+static void all_kinds(struct world *w, int in_a_chain) {
     struct work k[2];
     CUgraphExec exec[2];
     CUstream s = free_stream(), t = free_stream();
     for (int i = 0; i < 2; i++) make_work(w, &k[i]);
     add_ballast(w, 3 * gpu_bytes);
     for (int i = 0; i < 2; i++) {
-        CUgraph graph = capture(w, &k[i], s, t);
+        CUgraph graph = in_a_chain ? capture_chain(w, &k[i], s) : capture(w, &k[i], s, t);
         CHECK(cuGraphInstantiateWithFlags(&exec[i], graph, 0));
         CHECK(cuGraphDestroy(graph)); // what it does is known all the same
     }
@@ -101,33 +118,102 @@ static void branches(struct world *w) {
             shadow(&k[i]);
             press(w, 4);
         }
+    for (int i = 0; i < 2; i++) CHECK(cuGraphExecDestroy(exec[i])); // while they run
     CHECK(d.cuCtxSynchronize());
-    for (int i = 0; i < 2; i++) CHECK(cuGraphExecDestroy(exec[i]));
 }
+static void chain(struct world *w) { all_kinds(w, 1); }
+static void branches(struct world *w) { all_kinds(w, 0); }
 
-// Launches of one graph on two streams with nothing else between them.
-static void order(struct world *w) {
-    struct work k;
+// A graph that takes a while, and what it does would show if two launches overlapped.
+static CUgraphExec slow(struct world *w, struct work *k, CUstream s) {
+    static uint64_t us = 10000;
     CUgraph graph;
     CUgraphExec exec;
+    CHECK(cuStreamBeginCapture_v2(s, 2));
+    launch_on(w, s, sleep_us, (void *[]){&us});
+    launch_on(w, s, axpy_f32, (void *[]){&k->y[0]->at, &k->x[0]->at, &k->half, &k->n});
+    launch_on(w, s, scale_f32, (void *[]){&k->y[0]->at, &k->minus, &k->n});
+    CHECK(cuStreamEndCapture(s, &graph));
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    return exec;
+}
+static void launch_slow(struct work *k, CUgraphExec exec, CUstream s) {
+    CHECK(cuGraphLaunch(exec, s));
+    axpy_shadow(k->y[0], 0, k->x[0], 0, k->half, k->n);
+    for (uint64_t i = 0; i < k->n; i++) floats(k->y[0])[i] *= k->minus;
+}
+
+// Launches of one graph on two streams with nothing else between them, the first ones before there is pressure.
+static void order(struct world *w) {
+    struct work k;
     CUstream s = free_stream(), t = free_stream();
-    uint64_t us = 10000;
     make_work(w, &k);
+    CHECK(d.cuCtxSynchronize());
+    CUgraphExec exec = slow(w, &k, s);
+    for (int i = 0; i < 14; i++) {
+        if (i == 2) {
+            add_ballast(w, 3 * gpu_bytes);
+            press(w, 20);
+        }
+        launch_slow(&k, exec, i % 2 ? t : s);
+    }
+    CHECK(d.cuCtxSynchronize());
+    press(w, 20);
+}
+
+// Two threads launch it by turns, each on its own default stream.
+static struct turns { pthread_mutex_t lock; pthread_cond_t next; int turn; struct work k; CUgraphExec exec; } turns = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .next = PTHREAD_COND_INITIALIZER};
+static void *take_turns(void *me) {
+    CHECK(d.cuCtxSetCurrent(context));
+    pthread_mutex_lock(&turns.lock);
+    while (turns.turn < 12) {
+        if (turns.turn % 2 == (int)(uintptr_t)me) {
+            launch_slow(&turns.k, turns.exec, (CUstream)2);
+            turns.turn++;
+            pthread_cond_broadcast(&turns.next);
+        } else {
+            pthread_cond_wait(&turns.next, &turns.lock);
+        }
+    }
+    pthread_mutex_unlock(&turns.lock);
+    return NULL;
+}
+static void threads(struct world *w) {
+    pthread_t other;
+    make_work(w, &turns.k);
     add_ballast(w, 3 * gpu_bytes);
     press(w, 20);
     CHECK(d.cuCtxSynchronize());
-    CHECK(cuStreamBeginCapture_v2(s, 2));
-    launch_on(w, s, sleep_us, (void *[]){&us});
-    launch_on(w, s, axpy_f32, (void *[]){&k.y[0]->at, &k.x[0]->at, &k.half, &k.n});
-    launch_on(w, s, scale_f32, (void *[]){&k.y[0]->at, &k.minus, &k.n});
-    CHECK(cuStreamEndCapture(s, &graph));
-    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    for (int round = 0; round < 12; round++) {
-        CHECK(cuGraphLaunch(exec, round % 2 ? t : s));
-        axpy_shadow(k.y[0], 0, k.x[0], 0, k.half, k.n);
-        for (uint64_t i = 0; i < k.n; i++) floats(k.y[0])[i] *= k.minus;
-    }
+    turns.exec = slow(w, &turns.k, free_stream());
+    if (pthread_create(&other, NULL, take_turns, (void *)1)) exit(3);
+    take_turns((void *)0);
+    pthread_join(other, NULL);
     CHECK(d.cuCtxSynchronize());
+    press(w, 20);
+}
+
+// One node waits for what another one does that may run beside it.
+static void spin(struct world *w) {
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode nodes[2];
+    CUstream s = free_stream();
+    struct block *flag = make(w, 4 * MIB);
+    uint32_t want = 77;
+    uint64_t n = 1;
+    add_ballast(w, 3 * gpu_bytes);
+    press(w, 20);
+    CHECK(d.cuCtxSynchronize());
+    struct kernel_node waits = {spin_until_u32, 1, 1, 1, 1, 1, 1, 0, (void *[]){&flag->at, &want}, NULL, NULL, NULL};
+    struct kernel_node tells = {fill_u32, 1, 1, 1, 1, 1, 1, 0, (void *[]){&flag->at, &want, &n}, NULL, NULL, NULL};
+    CHECK(cuGraphCreate(&graph, 0));
+    CHECK(cuGraphAddKernelNode_v2(&nodes[0], graph, NULL, 0, &waits));
+    CHECK(cuGraphAddKernelNode_v2(&nodes[1], graph, NULL, 0, &tells));
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CHECK(cuGraphLaunch(exec, s));
+    CHECK(d.cuStreamSynchronize(s));
+    *(uint32_t *)flag->shadow = want;
     press(w, 20);
 }
 
@@ -178,7 +264,14 @@ static void changes(struct world *w) {
     CUgraph other = chain_of(&k, others);
     CHECK(cuGraphExecUpdate_v2(exec, other, &info));
     RUN(1, 5, 0, k.half)
+    CUgraph small;
+    CHECK(cuGraphCreate(&small, 0));
+    if (cuGraphExecUpdate_v2(exec, small, &info) == 0) exit(3); // not alike: nothing has changed
+    RUN(1, 5, 0, k.half)
+    CHECK(cuGraphExecUpdate_v2(exec, other, &info));
     CHECK(cuGraphNodeSetEnabled(exec, nodes[0], 0));
+    RUN(0, 0, 0, k.half)
+    CHECK(cuGraphExecUpdate_v2(exec, other, &info)); // still left out
     RUN(0, 0, 0, k.half)
     CHECK(cuGraphNodeSetEnabled(exec, nodes[1], 0));
     RUN(0, 0, 1, k.half)
@@ -214,7 +307,8 @@ static void to_the_host(struct world *w) {
 
 int main(int argc, char **argv) {
     static const struct mode modes[] = {
-        {"branches", branches}, {"order", order}, {"changes", changes}, {"to_the_host", to_the_host},
+        {"chain", chain}, {"branches", branches}, {"order", order}, {"threads", threads}, {"spin", spin},
+        {"changes", changes}, {"to_the_host", to_the_host},
     };
     find_more();
     return run_mode(argc, argv, modes, sizeof modes / sizeof *modes);

@@ -22,20 +22,30 @@ fn by_nodes(mode: &str, count: u64) {
     }
 }
 
-/// Memsets, copies, plain and cooperative launches in two branches; launches of the graph follow one another, whatever
-/// the stream.
+/// Memsets, copies, plain and cooperative launches one after another; launches of the graph follow one another,
+/// whatever the stream.
 #[test]
-fn plain_graphs_are_launched_node_by_node() {
-    by_nodes("branches", 20);
+fn chains_of_plain_nodes_are_launched_node_by_node() {
+    by_nodes("chain", 20);
 }
 
+/// Nodes that may run side by side may wait for one another.
+#[test]
+fn graphs_with_branches_go_whole() {
+    by_nodes("branches", 0);
+    assert_eq!(run("spin", "nodes", "auto", "").number("graphs_by_nodes"), 0);
+}
+
+/// Two launches before there is pressure, then twelve, on two streams by turns; and on the default streams of two
+/// threads.
 #[test]
 fn launches_of_a_graph_follow_one_another_on_any_streams() {
     by_nodes("order", 12);
+    by_nodes("threads", 12);
 }
 
-/// A graph of which a node was changed by itself goes whole until all of it is updated; one that leaves nodes out goes
-/// whole for good.
+/// A graph of which a node was changed by itself, or an update failed, goes whole until all of it is updated; one that
+/// leaves nodes out goes whole for good.
 #[test]
 fn changed_graphs_go_whole_until_they_are_updated() {
     by_nodes("changes", 4);
@@ -49,9 +59,19 @@ fn graphs_with_other_nodes_go_whole() {
 /// What the driver does not say about a node is not guessed.
 #[test]
 fn a_graph_of_which_something_is_unknown_goes_whole() {
-    for call in ["cuGraphKernelNodeGetAttribute", "cuGraphGetEdges_v2", "cuGraphExecGetFlags"] {
+    let asked =
+        ["cuGraphKernelNodeGetAttribute#1", "cuGraphKernelNodeGetAttribute#2", "cuGraphGetEdges_v2#1"];
+    for call in asked.into_iter().chain(["cuGraphExecGetFlags#1", "cuGraphMemcpyNodeGetParams#2"]) {
         // The first of the two graphs.
-        let report = run("branches", "nodes", "auto", &format!(",fault={call}#1:999"));
+        let report = run("chain", "nodes", "auto", &format!(",fault={call}:999"));
         assert_eq!(report.number("graphs_by_nodes"), 10, "{call}: {report:?}");
     }
+}
+
+/// Where the event behind a launch cannot be had, what follows waits for the launch, and all go whole from then on.
+#[test]
+fn without_events_launches_are_waited_for() {
+    let report =
+        run("order", "nodes", "auto", ",fault=cuEventCreate#1:2+cuEventCreate#2:2+cuEventCreate#3:2");
+    assert!(report.number("graphs_by_nodes") < 13, "{report:?}");
 }

@@ -47,11 +47,12 @@ functions! {
         cuMemSetAccess cuMemUnmap cuEventCreate cuEventQuery cuEventRecord cuMemcpyDtoHAsync_v2 cuStreamCreate
         cuStreamIsCapturing cuStreamQuery cuStreamSynchronize
         cuThreadExchangeStreamCaptureMode;
-    optional: cuCtxCreate_v2 cuDeviceGetP2PAttribute cuEventDestroy_v2 cuEventElapsedTime cuFuncGetName
-        cuFuncGetParamInfo cuFuncLoad cuGraphChildGraphNodeGetGraph cuGraphExecGetFlags cuGraphGetEdges
-        cuGraphGetEdges_v2 cuGraphGetNodes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams_v2
-        cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetType cuKernelGetName
-        cuKernelGetParamInfo cuLaunchCooperativeKernel cuLaunchKernel cuLaunchKernelEx cuMemHostAlloc
+    optional: cuCtxCreate_v2 cuDeviceGetP2PAttribute cuEventDestroy_v2 cuEventElapsedTime cuFuncGetAttribute
+        cuFuncGetName cuFuncGetParamInfo cuFuncLoad cuGraphChildGraphNodeGetGraph cuGraphExecGetFlags
+        cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetNodes cuGraphKernelNodeGetAttribute
+        cuGraphKernelNodeGetParams_v2 cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams
+        cuGraphNodeGetType cuKernelGetAttribute cuKernelGetName cuKernelGetParamInfo
+        cuLaunchCooperativeKernel cuLaunchKernel cuLaunchKernelEx cuMemHostAlloc
         cuMemHostGetDevicePointer_v2 cuMemsetD16Async cuMemsetD2D16Async cuMemsetD2D32Async
         cuMemsetD2D8Async cuMemsetD32Async cuMemsetD8Async cuModuleGetFunction cuModuleLoadData
         cuStreamCreateWithPriority cuStreamWaitEvent;

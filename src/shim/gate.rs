@@ -56,6 +56,16 @@ fn counted_pass() -> Pass {
     Pass { counted: true }
 }
 
+/// Between two parts of a call that holds a pass: a mover that waits for all passes goes first.
+pub fn step_aside() {
+    if ON.load(Ordering::Relaxed) && engine().is_some() {
+        GATE.leave();
+        while !GATE.enter() {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Runs `work` while nothing can be submitted; whether it ran. For callers that hold no pass.
 fn closed(work: impl FnOnce()) -> bool {
     closed_but(0, work)

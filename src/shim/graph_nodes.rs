@@ -1,19 +1,22 @@
 //! Graphs under pressure, launched node by node: the pages of each kernel come as those of any launch.
 //!
-//! What a graph does is copied when it is instantiated or updated, where all its nodes are *plain*: kernels, copies
-//! within GPU memory, memsets, and empty ones. Its nodes follow one another on the stream in an order that its edges
-//! allow; that kernels may not overlap is all that is lost. Any other graph, and one of which a node was changed by
-//! itself, is launched whole (`pager`'s `of_graph`).
+//! What a graph does is copied when it is instantiated or updated, where it is a chain of *plain* nodes: kernels,
+//! copies within GPU memory, memsets, and empty ones. Nodes that may run side by side could wait for one another, and
+//! on one stream would do so for ever. Any other graph, and one of which a node was changed by itself, is launched
+//! whole (`pager`'s `of_graph`); so are all once the program lets kernels launch graphs, or ties objects to their
+//! lives: the driver does not know of launches by nodes.
 //!
-//! The driver orders a graph behind its last launch, also on another stream; so does an event here.
+//! The driver orders a graph behind its last launch, on any stream; so does an event here, behind every launch.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vgmem_abi::*;
 
 use crate::broken;
 use crate::functions::Functions;
+use crate::gate;
 use crate::hooks::access::give;
 use crate::hooks::launch::{Block, launch_plain, layout_of};
 use crate::start::Engine;
@@ -26,26 +29,39 @@ const EMPTY: c_int = 5;
 /// Flag of an instantiated graph: kernels may launch it.
 const DEVICE_LAUNCH: u64 = 4;
 
+/// Port of an edge that waits for the end of the first node, or for its leave to begin (programmatic launches); others
+/// only keep an order.
+const PROGRAMMATIC: u8 = 1;
+/// Nodes that a stream's queue has room for in any case (of about a thousand).
+const QUEUE: usize = 512;
+/// Bytes of dynamic shared memory that every function may have, and the attribute that tells how many it may.
+const SHARED_ALWAYS: c_uint = 48 << 10;
+const MOST_SHARED: c_int = 8;
+
 /// What a graph does, node by node.
 pub struct Plan {
-    /// The context of its kernels; 0 where it has none.
+    /// The context of its kernels.
     context: u64,
     nodes: Vec<Node>,
 }
 
-/// Keeps launches of one graph in their order.
+/// Keeps launches of one graph in their order: an event behind the last one.
 #[derive(Default)]
 pub struct Order(Mutex<Last>);
 
-/// The last launch.
+/// The event behind the last launch, and its context; 0 is none.
 #[derive(Clone, Copy, Default)]
 struct Last {
-    stream: usize,
-    /// The event that is behind it, or was behind an earlier one, and its context; 0 is none.
     event: usize,
     context: u64,
-    /// The event is behind the last launch: it was by nodes.
-    is_marked: bool,
+}
+
+/// The program does something with graphs that launches by nodes cannot do: all go whole.
+static ALL_WHOLE: AtomicBool = AtomicBool::new(false);
+
+/// From here on all graphs are launched whole.
+pub fn launch_all_whole() {
+    ALL_WHOLE.store(true, Ordering::Relaxed);
 }
 
 enum Node {
@@ -86,10 +102,11 @@ impl Plan {
         let call = &engine.pool.device().call;
         let mut flags = 0;
         // SAFETY: the graph was just made; the out-parameter is live.
-        if unsafe { (call.cuGraphExecGetFlags?)(exec, &mut flags) } != CUDA_SUCCESS
-            || flags & DEVICE_LAUNCH != 0
-        {
+        if unsafe { (call.cuGraphExecGetFlags?)(exec, &mut flags) } != CUDA_SUCCESS {
             return None;
+        }
+        if flags & DEVICE_LAUNCH != 0 {
+            launch_all_whole();
         }
         let mut plan = Plan { context: 0, nodes: Vec::new() };
         for node in in_order(call, graph)? {
@@ -113,35 +130,67 @@ impl Plan {
                 _ => return None,
             }
         }
-        (!plan.nodes.is_empty()).then_some(plan)
+        (plan.context != 0).then_some(plan)
+    }
+
+    /// Whether it belongs to a context.
+    pub fn is_of(&self, context: u64) -> bool {
+        self.context == context
     }
 
     /// Launches the nodes; `None` where nothing was launched and the graph has to be launched whole.
     pub fn launch(&self, engine: &Engine, order: &Order, stream: CUstream) -> Option<CUresult> {
         let (context, _) = engine.current()?;
-        if (self.context != 0 && self.context != context) || !order.follow(engine, stream, true) {
+        let one_gpu = engine.current_of_several().is_none();
+        if ALL_WHOLE.load(Ordering::Relaxed)
+            || self.context != context
+            || !one_gpu
+            || !self.is_good(engine, stream)
+        {
+            return None;
+        }
+        if !order.follow(engine, context, stream) {
             return None;
         }
         for (index, node) in self.nodes.iter().enumerate() {
             match node.launch(engine, stream) {
-                CUDA_SUCCESS => {}
+                CUDA_SUCCESS => gate::step_aside(),
                 _ if index == 0 => return None,
-                rc => return Some(rc),
+                rc => {
+                    order.mark_or_wait(engine, context, stream);
+                    return Some(rc);
+                }
             }
         }
-        order.mark(engine, context, stream);
+        order.mark_or_wait(engine, context, stream);
         Some(CUDA_SUCCESS)
+    }
+
+    /// Whether no node is known to fail, and a stream has room for all: one that is far behind may wait for what this
+    /// thread does next, and the driver blocks where its queue is full.
+    fn is_good(&self, engine: &Engine, stream: CUstream) -> bool {
+        // SAFETY: the program's stream.
+        let is_idle = || unsafe { (engine.pool.device().call.cuStreamQuery)(stream) } == CUDA_SUCCESS;
+        (self.nodes.len() <= QUEUE || is_idle()) && self.nodes.iter().all(|node| node.is_good(engine))
     }
 }
 
 impl Order {
-    /// The graph is about to be launched whole on this stream.
+    /// The graph is about to be launched whole on this stream. The driver knows of its own launches only.
     pub fn goes_whole(&self, engine: &Engine, stream: CUstream) {
-        if !self.follow(engine, stream, false) {
-            log::debug!("a graph's launch on another stream may overlap its last one");
+        if let Some((context, _)) = engine.current()
+            && !self.follow(engine, context, stream)
+        {
+            log::debug!("a graph's launch may overlap its last one");
         }
-        let mut last = self.last();
-        (last.stream, last.is_marked) = (stream as usize, false);
+    }
+
+    /// The graph was launched whole.
+    pub fn went_whole(&self, engine: &Engine, stream: CUstream) {
+        let marked = engine.current().is_some_and(|(context, _)| self.mark(engine, context, stream));
+        if !marked {
+            launch_all_whole(); // launches by nodes could not follow it
+        }
     }
 
     /// The graph is gone.
@@ -155,32 +204,46 @@ impl Order {
         }
     }
 
-    /// The graph's last launch ends before what comes next on this stream; whether that is so where the driver does
-    /// not see to it by itself.
-    fn follow(&self, engine: &Engine, stream: CUstream, by_nodes: bool) -> bool {
-        let last = *self.last();
-        if last.stream == 0 || last.stream == stream as usize || broken::is("graph-order") {
-            return true;
+    /// A context has ended, and its events.
+    pub fn context_ended(&self, context: u64) {
+        let mut last = self.last();
+        if last.context == context {
+            *last = Last::default();
         }
-        if !last.is_marked {
-            return !by_nodes;
+    }
+
+    /// What comes next on this stream begins when the graph's last launch is over; false where that cannot be had.
+    fn follow(&self, engine: &Engine, context: u64, stream: CUstream) -> bool {
+        let last = *self.last();
+        if last.event == 0 || broken::is("graph-order") {
+            return true;
         }
         // SAFETY: the event is ours, recorded behind the last launch.
         let wait = |wait: pointers::cuStreamWaitEvent| unsafe { wait(stream, last.event as CUevent, 0) };
-        engine.pool.device().call.cuStreamWaitEvent.is_some_and(|call| wait(call) == CUDA_SUCCESS)
+        let call = engine.pool.device().call.cuStreamWaitEvent;
+        last.context == context && call.is_some_and(|call| wait(call) == CUDA_SUCCESS)
     }
 
-    /// Puts the event behind a launch by nodes.
-    fn mark(&self, engine: &Engine, context: u64, stream: CUstream) {
+    /// Puts the event behind a launch.
+    fn mark(&self, engine: &Engine, context: u64, stream: CUstream) -> bool {
         let call = &engine.pool.device().call;
         let mut last = self.last();
         if last.event == 0 || last.context != context {
-            (last.event, last.context) = (call.new_event().map_or(0, |event| event as usize), context);
+            *last = Last { event: call.new_event().map_or(0, |event| event as usize), context };
         }
         let event = last.event as CUevent;
+        drop(last);
         // SAFETY: an event of this context, as the stream is.
-        last.is_marked = !event.is_null() && unsafe { (call.cuEventRecord)(event, stream) } == CUDA_SUCCESS;
-        last.stream = stream as usize;
+        !event.is_null() && unsafe { (call.cuEventRecord)(event, stream) } == CUDA_SUCCESS
+    }
+
+    /// As above for a launch that the driver does not know of.
+    fn mark_or_wait(&self, engine: &Engine, context: u64, stream: CUstream) {
+        if !self.mark(engine, context, stream) {
+            launch_all_whole();
+            // SAFETY: the program's stream.
+            unsafe { (engine.pool.device().call.cuStreamSynchronize)(stream) };
+        }
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -189,6 +252,16 @@ impl Order {
 }
 
 impl Node {
+    /// Whether a launch is not known to fail.
+    fn is_good(&self, engine: &Engine) -> bool {
+        let holds = |at: u64, bytes: usize| !engine.pool.in_arena(at) || engine.pool.holds(at, bytes as u64);
+        match self {
+            Node::Kernel(kernel) => kernel.is_good(engine),
+            Node::Copy { to, from, bytes } => holds(*to, *bytes) && holds(*from, *bytes),
+            Node::Set(set) => holds(set.address, set.bytes()),
+        }
+    }
+
     fn launch(&self, engine: &Engine, stream: CUstream) -> CUresult {
         match self {
             Node::Kernel(kernel) => kernel.launch(engine, stream),
@@ -207,6 +280,24 @@ impl Node {
 }
 
 impl Kernel {
+    /// Whether the function may have as much shared memory as the node has: the program can have taken it back since.
+    fn is_good(&self, engine: &Engine) -> bool {
+        if self.shared <= SHARED_ALWAYS {
+            return true;
+        }
+        let call = &engine.pool.device().call;
+        let mut most: c_int = 0;
+        let (function, gpu) = (self.function as CUfunction, engine.current().map_or(0, |(_, gpu)| gpu));
+        // SAFETY: the out-parameter is live; a handle of the other kind is refused.
+        let of_function = call.cuFuncGetAttribute.map(|ask| unsafe { ask(&mut most, MOST_SHARED, function) });
+        let is_known = of_function == Some(CUDA_SUCCESS)
+            || call.cuKernelGetAttribute.is_some_and(|ask| {
+                // SAFETY: as above.
+                unsafe { ask(&mut most, MOST_SHARED, function.cast(), c_int::from(gpu)) == CUDA_SUCCESS }
+            });
+        is_known && most as c_uint >= self.shared
+    }
+
     fn launch(&self, engine: &Engine, stream: CUstream) -> CUresult {
         let values = self.values.as_ptr();
         // SAFETY: every place lies in the values.
@@ -220,11 +311,16 @@ impl Kernel {
 }
 
 impl Memset {
+    /// Bytes from the first to the last.
+    fn bytes(&self) -> usize {
+        let row = self.width.saturating_mul(self.unit as usize);
+        self.pitch.saturating_mul(self.height.saturating_sub(1)).saturating_add(row)
+    }
+
     fn launch(&self, engine: &Engine, stream: CUstream) -> CUresult {
         let Memset { address, pitch, value, unit, width, height } = *self;
         let call = &engine.pool.device().call;
-        let bytes = pitch * height.saturating_sub(1) + width * unit as usize;
-        let Some(made) = give(&[(address, bytes)]) else { return CUDA_ERROR_INVALID_VALUE };
+        let Some(made) = give(&[(address, self.bytes())]) else { return CUDA_ERROR_INVALID_VALUE };
         let set = || {
             // SAFETY: what a node of the program's graph does, on the stream that it was launched on.
             Some(unsafe {
@@ -242,7 +338,7 @@ impl Memset {
     }
 }
 
-/// The nodes of a graph in an order that its edges allow, as they were made where there is a choice.
+/// The nodes of a graph that is a chain, in their order; `None` for others.
 fn in_order(call: &Functions, graph: CUgraph) -> Option<Vec<CUgraphNode>> {
     let mut count = 0;
     // SAFETY: without an array the driver gives the number of nodes.
@@ -256,28 +352,32 @@ fn in_order(call: &Functions, graph: CUgraph) -> Option<Vec<CUgraphNode>> {
     }
     let edges = edges(call, graph)?;
     let index: HashMap<usize, usize> =
-        nodes.iter().enumerate().map(|(i, &node)| (node as usize, i)).collect();
+        nodes.iter().enumerate().map(|(index, &node)| (node as usize, index)).collect();
     let (mut waits, mut next) = (vec![0; nodes.len()], vec![Vec::new(); nodes.len()]);
     for (from, to) in edges {
         let (from, to) = (*index.get(&from)?, *index.get(&to)?);
         waits[to] += 1;
         next[from].push(to);
     }
-    let mut ready: VecDeque<usize> = (0..nodes.len()).filter(|&i| waits[i] == 0).collect();
     let mut order = Vec::with_capacity(nodes.len());
-    while let Some(i) = ready.pop_front() {
-        order.push(nodes[i]);
-        for &to in &next[i] {
-            waits[to] -= 1;
-            if waits[to] == 0 {
-                ready.push_back(to);
-            }
-        }
+    let mut ready: Vec<usize> = (0..nodes.len()).filter(|&index| waits[index] == 0).collect();
+    // In a chain there is one next node at any time.
+    while let [index] = ready[..] {
+        order.push(nodes[index]);
+        ready = next[index]
+            .iter()
+            .copied()
+            .filter(|&to| {
+                waits[to] -= 1;
+                waits[to] == 0
+            })
+            .collect();
     }
-    (order.len() == nodes.len()).then_some(order)
+    (ready.is_empty() && order.len() == nodes.len()).then_some(order)
 }
 
-/// The edges of a graph: from, to. Those with data of their own only let a kernel begin early.
+/// The edges of a graph: from, to. `None` where one lets a node begin before the other's is over but for its memory:
+/// those may run side by side.
 fn edges(call: &Functions, graph: CUgraph) -> Option<Vec<(usize, usize)>> {
     let ask = |from: *mut CUgraphNode, to: *mut CUgraphNode, data: *mut c_void, count: &mut usize| {
         let rc = match call.cuGraphGetEdges_v2 {
@@ -294,6 +394,10 @@ fn edges(call: &Functions, graph: CUgraph) -> Option<Vec<(usize, usize)>> {
     let mut to = from.clone();
     let mut data = vec![0u64; count]; // eight bytes for each edge
     ask(from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr().cast(), &mut count)?;
+    let port = |data: &u64| data.to_ne_bytes()[0];
+    if data.iter().any(|data| port(data) > PROGRAMMATIC) {
+        return None;
+    }
     Some(from.iter().zip(&to).map(|(&from, &to)| (from as usize, to as usize)).take(count).collect())
 }
 

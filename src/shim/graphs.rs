@@ -38,8 +38,15 @@ fn known() -> MutexGuard<'static, Option<HashMap<usize, Known>>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `exec` was made from `graph`, or updated to it.
+/// `exec` is new, made from `graph`. What was known of one that had its handle before is not true of it.
 pub fn made_from(exec: CUgraphExec, graph: CUgraph) {
+    let was = remove(exec);
+    drop(was);
+    updated_to(exec, graph);
+}
+
+/// `exec` does what `graph` does.
+pub fn updated_to(exec: CUgraphExec, graph: CUgraph) {
     let Some(engine) = engine().filter(|engine| engine.settings.paging) else { return };
     let mut words = Vec::new();
     walk(engine, graph, DEEPEST, &mut words);
@@ -79,12 +86,36 @@ pub fn adds(exec: CUgraphExec, words: Vec<u64>) {
     }
 }
 
-/// `exec` is gone.
-pub fn gone(exec: CUgraphExec) {
-    let Some(engine) = engine() else { return };
-    let gone = known().as_mut().and_then(|known| known.remove(&(exec as usize)));
-    if let Some(one) = gone {
-        one.order.end(engine);
+/// Forgets a graph that is about to end, so that another with its handle is not taken for it. `call` is the driver's.
+pub fn destroy(exec: CUgraphExec, call: impl FnOnce() -> CUresult) -> CUresult {
+    let was = remove(exec);
+    let rc = call();
+    match (engine(), was) {
+        (Some(engine), Some(was)) if rc == CUDA_SUCCESS => was.order.end(engine),
+        (Some(_), Some(was)) => drop(known().get_or_insert_default().insert(exec as usize, was)),
+        _ => {}
+    }
+    rc
+}
+
+fn remove(exec: CUgraphExec) -> Option<Known> {
+    engine()?;
+    known().as_mut()?.remove(&(exec as usize))
+}
+
+/// Functions are about to be unloaded: plans name them by their handles.
+pub fn forget_functions() {
+    known().iter_mut().flat_map(HashMap::values_mut).for_each(|one| one.plan = None);
+}
+
+/// A context has ended, and its graphs and events.
+pub fn context_ended(context: u64) {
+    if engine().is_none() {
+        return;
+    }
+    for one in known().iter_mut().flat_map(HashMap::values_mut) {
+        one.plan = one.plan.take().filter(|plan| !plan.is_of(context));
+        one.order.context_ended(context);
     }
 }
 

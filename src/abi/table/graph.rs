@@ -43,7 +43,7 @@ macro_rules! rows_graph {
         forward sim cuGraphEventWaitNodeSetEvent: cuGraphEventWaitNodeSetEvent@11010 (a: CUgraphNode, b: CUevent);
         look none cuGraphExecBatchMemOpNodeSetParams: cuGraphExecBatchMemOpNodeSetParams@11070 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
         hook sim cuGraphExecChildGraphNodeSetParams: cuGraphExecChildGraphNodeSetParams@11010 (a: CUgraphExec, b: CUgraphNode, c: CUgraph);
-        observe sim cuGraphExecDestroy: cuGraphExecDestroy@10000 (a: CUgraphExec);
+        hook sim cuGraphExecDestroy: cuGraphExecDestroy@10000 (a: CUgraphExec);
         forward sim cuGraphExecEventRecordNodeSetEvent: cuGraphExecEventRecordNodeSetEvent@11010 (a: CUgraphExec, b: CUgraphNode, c: CUevent);
         forward sim cuGraphExecEventWaitNodeSetEvent: cuGraphExecEventWaitNodeSetEvent@11010 (a: CUgraphExec, b: CUgraphNode, c: CUevent);
         forward none cuGraphExecExternalSemaphoresSignalNodeSetParams: cuGraphExecExternalSemaphoresSignalNodeSetParams@11020 (a: CUgraphExec, b: CUgraphNode, c: *const c_void);
@@ -104,7 +104,7 @@ macro_rules! rows_graph {
         forward none cuGraphReleaseUserObject: cuGraphReleaseUserObject@11030 (a: CUgraph, b: CUuserObject, c: c_uint);
         forward sim cuGraphRemoveDependencies: cuGraphRemoveDependencies@10000 (a: CUgraph, b: *const CUgraphNode, c: *const CUgraphNode, d: usize);
         forward sim cuGraphRemoveDependencies: cuGraphRemoveDependencies_v2@12030 (a: CUgraph, b: *const CUgraphNode, c: *const CUgraphNode, d: *const c_void, e: usize);
-        forward none cuGraphRetainUserObject: cuGraphRetainUserObject@11030 (a: CUgraph, b: CUuserObject, c: c_uint, d: c_uint);
+        hook none cuGraphRetainUserObject: cuGraphRetainUserObject@11030 (a: CUgraph, b: CUuserObject, c: c_uint, d: c_uint);
         submit sim cuGraphUpload: cuGraphUpload@11010 / cuGraphUpload_ptsz@11010 (a: CUgraphExec, b: CUstream);
         forward none cuGraphicsMapResources: cuGraphicsMapResources@3000 / cuGraphicsMapResources_ptsz@7000 (a: c_uint, b: *mut CUgraphicsResource, c: CUstream);
         forward none cuGraphicsResourceGetMappedMipmappedArray: cuGraphicsResourceGetMappedMipmappedArray@5000 (a: *mut CUmipmappedArray, b: CUgraphicsResource);

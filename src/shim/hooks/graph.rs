@@ -1,6 +1,6 @@
 //! Stream capture: while a stream is captured the pool waits for nothing, or the capture would end.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vgmem_abi::*;
 
@@ -9,6 +9,7 @@ use super::launch::pooled_words;
 use crate::broken;
 use crate::capture::{Capture, capture_of};
 use crate::exports::graph::slots;
+use crate::graph_nodes::{self, Order, Plan};
 use crate::graphs;
 use crate::pager::{self, Held, Use};
 use crate::start::{Engine, engine, with_room};
@@ -62,6 +63,7 @@ fn ended(stream: CUstream) {
 /// A context is gone, and its streams' captures with it.
 pub(crate) fn context_ended(context: u64) {
     change(|_, captured| captured.retain(|&(owner, _, _)| owner != context));
+    graphs::context_ended(context);
 }
 
 /// `cuStreamBeginCapture`, first ABI.
@@ -146,15 +148,29 @@ pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, st
     };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(exec, stream) };
+    if rc == CUDA_SUCCESS {
+        went_whole(exec, on);
+    }
     made.done(rc, on)
+}
+
+/// The order of a graph's launches, where they are kept in order by us: see [`by_nodes`].
+fn order_of(engine: &Engine, exec: CUgraphExec, on: CUstream) -> Option<(Option<Arc<Plan>>, Arc<Order>)> {
+    let ours = engine.settings.graph_nodes && matches!(capture_of(engine, on), Capture::None);
+    ours.then(|| graphs::plan_of(exec)).flatten()
+}
+
+fn went_whole(exec: CUgraphExec, on: CUstream) {
+    if let Some(engine) = engine()
+        && let Some((_, order)) = order_of(engine, exec, on)
+    {
+        order.went_whole(engine, on);
+    }
 }
 
 /// Launches a graph node by node, where it can be and pages lie away from home; `None` where it goes whole.
 fn by_nodes(engine: &Engine, exec: CUgraphExec, on: CUstream) -> Option<CUresult> {
-    if !engine.settings.graph_nodes || !matches!(capture_of(engine, on), Capture::None) {
-        return None;
-    }
-    let (plan, order) = graphs::plan_of(exec)?;
+    let (plan, order) = order_of(engine, exec, on)?;
     let rc = plan.filter(|_| pager::is_needed(engine)).and_then(|plan| plan.launch(engine, &order, on));
     match rc {
         None => order.goes_whole(engine, on),
@@ -202,11 +218,23 @@ instantiate! {
     cuGraphInstantiateWithParams(params: *mut c_void);
 }
 
-/// After `cuGraphExecDestroy`.
-pub fn cuGraphExecDestroy(rc: CUresult, exec: CUgraphExec) {
-    if rc == CUDA_SUCCESS {
-        graphs::gone(exec);
-    }
+/// `cuGraphExecDestroy`.
+pub unsafe fn cuGraphExecDestroy(real: pointers::cuGraphExecDestroy, exec: CUgraphExec) -> CUresult {
+    // SAFETY: the program's own call, unchanged.
+    graphs::destroy(exec, || unsafe { real(exec) })
+}
+
+/// `cuGraphRetainUserObject`: the object lives until launches of the graph are over, of which the driver has to know.
+pub unsafe fn cuGraphRetainUserObject(
+    real: pointers::cuGraphRetainUserObject,
+    graph: CUgraph,
+    object: CUuserObject,
+    count: c_uint,
+    flags: c_uint,
+) -> CUresult {
+    graph_nodes::launch_all_whole();
+    // SAFETY: the program's own call, unchanged.
+    unsafe { real(graph, object, count, flags) }
 }
 
 /// `cuGraphExecUpdate`, first ABI.
@@ -236,7 +264,7 @@ pub unsafe fn cuGraphExecUpdate_v2(
 
 fn updated(rc: CUresult, exec: CUgraphExec, graph: CUgraph) -> CUresult {
     match rc {
-        CUDA_SUCCESS => graphs::made_from(exec, graph),
+        CUDA_SUCCESS => graphs::updated_to(exec, graph),
         _ => graphs::changed(exec, false),
     }
     rc
@@ -276,9 +304,12 @@ pub unsafe fn cuGraphNodeSetEnabled(
     node: CUgraphNode,
     enabled: c_uint,
 ) -> CUresult {
-    graphs::changed(exec, true);
     // SAFETY: the program's own call, unchanged.
-    unsafe { real(exec, node, enabled) }
+    let rc = unsafe { real(exec, node, enabled) };
+    if rc == CUDA_SUCCESS {
+        graphs::changed(exec, true);
+    }
+    rc
 }
 
 /// `cuGraphExecKernelNodeSetParams`.

@@ -10,6 +10,7 @@ use vgmem_abi::*;
 
 use super::access::stream_of;
 use crate::exports::execution::slots;
+use crate::graphs;
 use crate::pager::{self, Launch, Use};
 use crate::real::Functions;
 use crate::start::{Engine, engine, with_room};
@@ -56,6 +57,7 @@ pub(crate) fn forget_functions() {
     }
     *LAYOUTS.write().unwrap_or_else(PoisonError::into_inner) = None;
     trust::forget_functions();
+    graphs::forget_functions();
 }
 
 /// `cuLaunchKernel`.

@@ -149,13 +149,19 @@ pub(crate) unsafe fn cuLaunchKernelEx(
     if config.numAttrs > 0 && config.attrs.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    // SAFETY: an array of so many attributes, 72 bytes each: number, four unused bytes, value.
+    let is_set = |index: u32| unsafe {
+        let attribute = config.attrs.cast::<[u32; 18]>().add(index as usize).read_unaligned();
+        attribute[0] as c_int == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute[2] != 0
+    };
+    let cooperative = (0..config.numAttrs).any(is_set);
     let call = Call {
         function,
         grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
         block: [config.blockDimX, config.blockDimY, config.blockDimZ],
         shared: config.sharedMemBytes,
         stream: stream(per_thread, config.hStream),
-        cooperative: false,
+        cooperative,
         parameters,
         extra,
     };
