@@ -236,7 +236,7 @@ fn pages_go_over_the_links_of_idle_gpus() {
         let run = run.env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_PAGING", "auto").env("VGMEM_PATHS", "auto");
         let (outcome, report) = Report::of(&run.env("VGMEM_DEVICE_LIMIT", "0:136M,1:2M,2:2M"));
         assert_eq!((outcome.number("wrong"), outcome.stderr.as_str()), (0, ""), "{mode}: {outcome:#?}");
-        assert!(report.number("helped") > 20, "{mode}: {report:?}");
+        assert!(report.number("helped") > 8, "{mode}: {report:?}");
         assert_eq!((report.number("live"), report.number("lost")), (0, 0), "{mode}: {report:?}");
     }
 }

@@ -184,6 +184,7 @@ fn commits_before_the_copy_is_over() {
 #[test]
 fn written_pages_that_go_without_a_copy() {
     caught("unwritten", &auto("adversary_load", "huge_operands"));
+    caught("unwritten", &strict("adversary_load", "huge_operands"));
 }
 
 /// S7: the memory's number is another page's when the copy lands.

@@ -12,6 +12,9 @@
 //! page (address -> new memory)      frame (shadow -> old memory), spare
 //! ```
 //!
+//! A page that comes home leaves the frame in host RAM behind as its twin (see `twins`), and goes without a copy if its
+//! fingerprint is still that of the twin: nothing runs meanwhile that could write.
+//!
 //! Invariants: a frame is spare, or a page's, or in one wave; each is charged to its tier all the time. Before its
 //! commit a page's address shows its old memory, and nothing has written there.
 
@@ -20,12 +23,13 @@ use std::sync::atomic::Ordering;
 
 use vgmem_policy::{Exchange, PageRef, spill_order};
 
-use crate::device::{Context, Device, DriverError};
+use crate::device::{Context, Device, DriverError, Taken, Taking};
 use crate::frames::Frame;
 use crate::parts::PART;
 use crate::pool::{Note, Pool, State};
 use crate::relocate::wait_firmly;
 use crate::tiers::Around;
+use crate::twins::Twin;
 
 /// Bytes that one wave copies in one direction, at most: half of the exchange reserve, so that a wave can be under way
 /// while the last one is mapped.
@@ -56,6 +60,31 @@ struct Passage {
     page: PageRef,
     address: u64,
     frame: Frame,
+    /// The frame is its twin's: no copy is made, but the page compared.
+    comparing: Option<Comparing>,
+}
+
+/// A page's fingerprint that is being taken, and its twin's.
+#[derive(Clone, Copy)]
+struct Comparing {
+    taking: Taking,
+    print: u128,
+    since: u64,
+}
+
+/// A page that has come home, the frame that it came from, and its fingerprint that is being taken.
+struct Arrival {
+    page: u32,
+    from: Frame,
+    taking: Taking,
+    since: u64,
+}
+
+/// Pages that are to move: those that come, and those that go, with whether it is worth while to ask if they were
+/// written.
+struct Queues {
+    fetch: VecDeque<PageRef>,
+    evict: VecDeque<(PageRef, bool)>,
 }
 
 /// Pages that travel together.
@@ -97,16 +126,19 @@ impl<D: Device> Pool<D> {
         self.settle_late();
         let Exchange { fetch, evict } = self.plan_exchange(whom, addresses);
         let wanted = fetch.len() as u64;
-        let (mut fetch, mut evict) = (VecDeque::from(fetch), VecDeque::from(evict));
+        let evict = evict.into_iter().map(|page| (page, true)).collect();
+        let mut queues = Queues { fetch: fetch.into(), evict };
         let mut done = Exchanged::default();
         let mut landed = Wave::default();
+        let mut arrivals = Vec::new();
         let answer = loop {
             // The next wave's copies run while the last wave's pages are mapped.
-            let next = self.depart(whom, &mut fetch, &mut evict);
+            let mut next = self.depart(whom, &mut queues);
             let progress = !next.is_empty() || !landed.is_empty();
-            let (came, went) = self.land(whom, std::mem::take(&mut landed));
+            self.leave_twins(whom, std::mem::take(&mut arrivals));
+            let (came, went) = self.land(whom, std::mem::take(&mut landed), &mut arrivals);
             done.fetched += came;
-            done.evicted += went;
+            done.evicted += went + self.let_unwritten_go(whom, &mut next, &mut queues);
             if !progress {
                 break Ok(()); // all is done, or there is no frame anywhere: the rest is used where it lies
             }
@@ -118,6 +150,7 @@ impl<D: Device> Pool<D> {
             }
             landed = next;
         };
+        self.leave_twins(whom, arrivals);
         done.left = wanted - done.fetched;
         let mut state = self.lock();
         state.fetched += done.fetched;
@@ -184,16 +217,18 @@ impl<D: Device> Pool<D> {
     }
 
     /// Begins to copy as many pages as there are frames for, both directions at once.
-    fn depart(&self, whom: For, fetch: &mut VecDeque<PageRef>, evict: &mut VecDeque<PageRef>) -> Wave {
-        let outbound = self.embark(whom, evict, false);
-        let inbound = self.embark(whom, fetch, true);
+    fn depart(&self, whom: For, queues: &mut Queues) -> Wave {
+        let outbound = self.embark_out(whom, &mut queues.evict);
+        let inbound = self.embark_home(whom, &mut queues.fetch);
         let begin = |lane: usize, passages: Vec<Passage>| {
             let mut begun = Vec::new();
             for passage in passages {
                 let (to, bytes) = (passage.frame.shadow, passage.frame.bytes);
-                match self.device.begin_copy(lane, to, passage.address, bytes, whom.context) {
-                    Ok(()) => begun.push(passage),
-                    Err(_) => self.spare(passage.frame), // not begun: the page stays where it is
+                let copies =
+                    || self.device.begin_copy(lane, to, passage.address, bytes, whom.context).is_ok();
+                match passage.comparing.is_some() || copies() {
+                    true => begun.push(passage),
+                    false => self.spare(passage.frame), // not begun: the page stays where it is
                 }
             }
             begun
@@ -201,13 +236,103 @@ impl<D: Device> Pool<D> {
         Wave { outbound: begin(0, outbound), inbound: begin(1, inbound) }
     }
 
+    /// Lets the pages of a wave go that were not written, while its copies run: mapping a page in host RAM takes nearly
+    /// as long as a copy. Those that were written are to go once more. How many went.
+    fn let_unwritten_go(&self, whom: For, wave: &mut Wave, queues: &mut Queues) -> u64 {
+        let (comparing, copying): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut wave.outbound).into_iter().partition(|passage| passage.comparing.is_some());
+        wave.outbound = copying;
+        let mut went = 0;
+        for passage in comparing {
+            let page = passage.page;
+            match self.compared(whom, passage) {
+                None => queues.evict.push_front((page, false)),
+                Some(passage) => went += u64::from(self.commit_and_spare(whom, passage)),
+            }
+        }
+        went
+    }
+
     /// Maps the pages of a wave whose copies are over: (came home, went away).
-    fn land(&self, whom: For, wave: Wave) -> (u64, u64) {
-        let went =
-            wave.outbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
-        let came =
-            wave.inbound.into_iter().map(|p| self.commit(whom, p)).filter(Result::is_ok).count() as u64;
+    fn land(&self, whom: For, wave: Wave, arrivals: &mut Vec<Arrival>) -> (u64, u64) {
+        let (mut came, mut went) = (0, 0);
+        for passage in wave.outbound {
+            went += u64::from(self.commit_and_spare(whom, passage));
+        }
+        for passage in wave.inbound {
+            let (page, shadow) = (passage.page, passage.frame.shadow);
+            if let Ok(old) = self.commit(whom, passage) {
+                came += 1;
+                arrivals.extend(old.and_then(|old| self.arrived(whom, page, shadow, old)));
+            }
+        }
         (came, went)
+    }
+
+    /// Shows a page in its new place; whether that could be done.
+    fn commit_and_spare(&self, whom: For, passage: Passage) -> bool {
+        let old = self.commit(whom, passage);
+        let done = old.is_ok();
+        old.ok().flatten().into_iter().for_each(|old| self.spare(old));
+        done
+    }
+
+    /// A page has come home from a frame, which may become its twin.
+    fn arrived(&self, whom: For, page: PageRef, shadow: u64, from: Frame) -> Option<Arrival> {
+        // One that is mostly written goes without the question next time, too.
+        let asks = self.lock().pages.get(page.page).is_some_and(|page| page.habit.asks());
+        let may_be_twin = asks && from.tier == self.host_tier() && !self.config.copies_all;
+        let begin = || self.device.begin_print(shadow, page.bytes, whom.context).ok();
+        let Some(taking) = may_be_twin.then(begin).flatten() else {
+            self.spare(from);
+            return None;
+        };
+        let since = self.lock().fetched;
+        Some(Arrival { page: page.page, from, taking, since })
+    }
+
+    /// Makes the frames twins that pages came home from.
+    fn leave_twins(&self, whom: For, arrivals: Vec<Arrival>) {
+        for Arrival { page, from, taking, since } in arrivals {
+            match self.taken(whom, page, taking) {
+                Some(print) => self.leave_behind(page, Twin { frame: from, print, since }),
+                None => self.spare(from),
+            }
+        }
+    }
+
+    /// Waits for a page's fingerprint, which reads it at its shadow address; nothing else runs.
+    fn taken(&self, whom: For, page: u32, taking: Taking) -> Option<u128> {
+        loop {
+            match self.device.print(taking, whom.context) {
+                Taken::Pending => std::thread::yield_now(),
+                Taken::Print(print) => return Some(print),
+                Taken::Never => return None,
+                Taken::Late => {
+                    self.leave_shadow_to_late(page, taking, whom);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// The passage, if its page need not be copied or has been; `None` where it has to be after all.
+    fn compared(&self, whom: For, passage: Passage) -> Option<Passage> {
+        let Some(Comparing { taking, print, since }) = passage.comparing else { return Some(passage) };
+        let now = self.taken(whom, passage.page.page, taking);
+        let same = now == Some(print) || self.device.breaks("unwritten");
+        {
+            let mut state = self.lock();
+            state.unwritten += u64::from(same);
+            if let Some(page) = state.pages.get_mut(passage.page.page).filter(|_| now.is_some()) {
+                page.habit.found(!same);
+            }
+        }
+        if same {
+            return Some(passage);
+        }
+        self.keep_twin(passage.page.page, Twin { frame: passage.frame, print, since });
+        None
     }
 
     /// The driver would not wait for a wave: its copies may be in flight, so its frames are left alone. No page of it
@@ -217,8 +342,8 @@ impl<D: Device> Pool<D> {
         self.lock().lost += lost;
     }
 
-    /// Finds a frame for each page at the head of the queue, up to a wave.
-    fn embark(&self, whom: For, queue: &mut VecDeque<PageRef>, inbound: bool) -> Vec<Passage> {
+    /// Finds a frame for each page at the head of the queue that comes home, up to a wave.
+    fn embark_home(&self, whom: For, queue: &mut VecDeque<PageRef>) -> Vec<Passage> {
         let wave = wave_bytes(self.config.gpus[whom.home as usize].exchange);
         let mut passages = Vec::new();
         let mut bytes = 0;
@@ -226,21 +351,56 @@ impl<D: Device> Pool<D> {
             if bytes + page.bytes > wave && bytes > 0 {
                 break;
             }
-            let frame = if inbound {
-                self.take_frame(whom, whom.home as usize, page.bytes)
-            } else {
-                self.tiers_away(whom).into_iter().find_map(|tier| self.take_frame(whom, tier, page.bytes))
+            let Some(frame) = self.take_frame(whom, whom.home as usize, page.bytes) else { break };
+            queue.pop_front();
+            bytes += page.bytes;
+            passages.extend(self.passage(page, frame));
+        }
+        passages
+    }
+
+    /// As above for pages that go: into their twins, if they have any.
+    fn embark_out(&self, whom: For, queue: &mut VecDeque<(PageRef, bool)>) -> Vec<Passage> {
+        let wave = wave_bytes(self.config.gpus[whom.home as usize].exchange);
+        let mut passages = Vec::new();
+        let mut bytes = 0;
+        while let Some(&(page, may_ask)) = queue.front() {
+            if bytes + page.bytes > wave && bytes > 0 {
+                break;
+            }
+            let (asks, twin) = self.take_twin(page.page);
+            let (frame, known) = match twin {
+                Some(twin) => (Some(twin.frame), Some((twin.print, twin.since))),
+                None => {
+                    let mut tiers = self.tiers_away(whom).into_iter();
+                    (tiers.find_map(|tier| self.take_frame(whom, tier, page.bytes)), None)
+                }
             };
             let Some(frame) = frame else { break };
             queue.pop_front();
-            let Some(address) = self.lock().pages.get(page.page).map(|page| page.address) else {
-                self.spare(frame);
-                continue;
-            };
             bytes += page.bytes;
-            passages.push(Passage { page, address, frame });
+            let Some(mut passage) = self.passage(page, frame) else { continue };
+            let shadow = self.lock().pages.get_mut(page.page).map_or(0, |one| {
+                one.habit.goes();
+                one.shadow
+            });
+            if let Some((print, since)) = known.filter(|_| asks && may_ask && shadow != 0) {
+                let taking = self.device.begin_print(shadow, page.bytes, whom.context).ok();
+                passage.comparing = taking.map(|taking| Comparing { taking, print, since });
+            }
+            passages.push(passage);
         }
         passages
+    }
+
+    /// A page that goes into a frame; a page that is gone needs none.
+    fn passage(&self, page: PageRef, frame: Frame) -> Option<Passage> {
+        let address = self.lock().pages.get(page.page).map(|page| page.address);
+        if address.is_none() {
+            self.spare(frame);
+            return None;
+        }
+        Some(Passage { page, address: address?, frame, comparing: None })
     }
 
     /// Whether a GPU is so full that its pages will soon have to go elsewhere.
@@ -256,9 +416,9 @@ impl<D: Device> Pool<D> {
         spill_order(&tiers).into_iter().filter(|&tier| tier != whom.home as usize).collect()
     }
 
-    /// Shows the copied page at its address; its old memory becomes a spare frame.
-    fn commit(&self, whom: For, passage: Passage) -> Result<(), DriverError> {
-        let Passage { page, address, frame } = passage;
+    /// Shows a page at its address in the frame that holds its bytes; its old memory as a frame.
+    fn commit(&self, whom: For, passage: Passage) -> Result<Option<Frame>, DriverError> {
+        let Passage { page, address, frame, .. } = passage;
         let bytes = page.bytes;
         self.verify(address, bytes, [address, frame.shadow], whom.context);
         let old = {
@@ -290,18 +450,16 @@ impl<D: Device> Pool<D> {
                 page.print = None;
             }
         }
-        match shadow {
-            Some(shadow) => self.spare(Frame { handle, tier, bytes, shadow, home: whom.home }),
-            None => {
-                let released = self.device.release(self.place(tier, whom.home), bytes, handle).is_ok();
-                let mut state = self.lock();
-                if released {
-                    state.uncharge(tier, bytes);
-                } else {
-                    state.lost += bytes;
-                }
-            }
+        if let Some(shadow) = shadow {
+            return Ok(Some(Frame { handle, tier, bytes, shadow, home: whom.home }));
         }
-        Ok(())
+        let released = self.device.release(self.place(tier, whom.home), bytes, handle).is_ok();
+        let mut state = self.lock();
+        if released {
+            state.uncharge(tier, bytes);
+        } else {
+            state.lost += bytes;
+        }
+        Ok(None)
     }
 }

@@ -37,6 +37,8 @@ mod tests_parts;
 mod tests_paths;
 #[cfg(test)]
 mod tests_twins;
+#[cfg(test)]
+mod tests_unwritten;
 mod tiers;
 mod twins;
 mod uses;

@@ -93,7 +93,7 @@ pub(crate) struct Habit {
 }
 
 impl Habit {
-    fn asks(self) -> bool {
+    pub(crate) fn asks(self) -> bool {
         self.unasked == 0
     }
 
@@ -102,7 +102,7 @@ impl Habit {
         self.unasked = self.unasked.saturating_sub(1);
     }
 
-    fn found(&mut self, written: bool) {
+    pub(crate) fn found(&mut self, written: bool) {
         self.written = if written { (self.written + 1).min(6) } else { 0 };
         self.unasked = if self.written > 1 { 1 << self.written } else { 0 };
     }
@@ -276,12 +276,18 @@ impl<D: Device> Pool<D> {
             _ => None,
         };
         let Some(taking) = motion.late.or(under_way) else { return };
+        let whom = For { home: motion.frame.home, context: motion.context };
+        self.leave_shadow_to_late(motion.page.page, taking, whom);
+    }
+
+    /// As above for the page itself, where it is mapped besides.
+    pub(crate) fn leave_shadow_to_late(&self, page: u32, taking: Taking, whom: For) {
         let mut state = self.lock();
-        let Some(page) = state.pages.get_mut(motion.page.page) else { return };
+        let Some(page) = state.pages.get_mut(page) else { return };
         let (handle, tier, bytes, shadow) =
             (page.handle, page.tier, page.bytes, std::mem::take(&mut page.shadow));
-        let frame = Frame { handle, tier, bytes, shadow, home: motion.frame.home };
-        state.late.push(Late { frame, taking, context: motion.context, is_frame: false });
+        let frame = Frame { handle, tier, bytes, shadow, home: whom.home };
+        state.late.push(Late { frame, taking, context: whom.context, is_frame: false });
     }
 
     /// Frees what late fingerprints have read. A lock on motions is held: no context ends meanwhile.

@@ -410,6 +410,7 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, function: u64, addresses
     if !exchanged {
         log::debug!("pages stay where they are: another thread submits");
     }
+    pinning::look_beside_launches(context, gpu);
 }
 
 /// A context is about to end. None of its copies is under way then, none begins, and nobody asks about its events.
@@ -478,6 +479,8 @@ pub fn get_ready(engine: &'static Engine, context: Context, home: u8) {
     }
     if is_beside(engine) {
         scan::prepare(engine, context);
+    }
+    if is_needed(engine) && !engine.settings.copies_all {
         engine.pool.device().prepare_prints(context);
     }
     pinning::make_ahead(engine, context, home);

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use vgmem_engine::Context;
 
 use crate::mover;
-use crate::start::Engine;
+use crate::pager::micros;
+use crate::start::{Engine, engine};
 
 /// Between two looks whether more frames are wanted, and how often in vain before the thread ends.
 const NAP: Duration = Duration::from_millis(2);
@@ -84,7 +85,20 @@ pub fn before_the_end<T>(work: impl FnOnce() -> T) -> Option<T> {
     (!mover::is_over()).then(work)
 }
 
-/// Gives a part of what is kept merely for speed back where others need it. Called during a mover's step.
+/// What movers look after, where launches move pages themselves: frames for twins, and others that need the memory.
+pub fn look_beside_launches(context: Context, home: u8) {
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let Some(engine) = engine() else { return };
+    look(engine, context, home);
+    let (now, last) = (micros(), LOOKED.load(Ordering::Relaxed));
+    let due = now.saturating_sub(last) > LOOK.as_micros() as u64;
+    if due && LOOKED.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        look_at_others(engine);
+    }
+}
+
+/// Gives a part of what is kept merely for speed back where others need it. Called during a mover's step, or by a
+/// launch.
 pub fn look_at_others(engine: &Engine) {
     if engine.pool.twins() > 0 && !engine.pool.on_hold() && engine.pool.device().host_is_short() {
         let bytes = engine.pool.release_twins(AT_ONCE);
