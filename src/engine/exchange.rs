@@ -132,13 +132,14 @@ impl<D: Device> Pool<D> {
         let mut landed = Wave::default();
         let mut arrivals = Vec::new();
         let answer = loop {
+            self.leave_twins(whom, std::mem::take(&mut arrivals));
             // The next wave's copies run while the last wave's pages are mapped.
             let mut next = self.depart(whom, &mut queues);
             let progress = !next.is_empty() || !landed.is_empty();
-            self.leave_twins(whom, std::mem::take(&mut arrivals));
+            done.evicted += self.let_unwritten_go(whom, &mut next, &mut queues);
             let (came, went) = self.land(whom, std::mem::take(&mut landed), &mut arrivals);
             done.fetched += came;
-            done.evicted += went + self.let_unwritten_go(whom, &mut next, &mut queues);
+            done.evicted += went;
             if !progress {
                 break Ok(()); // all is done, or there is no frame anywhere: the rest is used where it lies
             }
@@ -155,6 +156,10 @@ impl<D: Device> Pool<D> {
         let mut state = self.lock();
         state.fetched += done.fetched;
         state.evicted += done.evicted;
+        if done.fetched == 0 && done.evicted == 0 && wanted > 0 && answer.is_ok() {
+            let named = self.objects_named(&state, addresses);
+            state.note_vain(home, &named); // no frame can be had anywhere
+        }
         drop(state);
         answer.map(|()| done)
     }
@@ -452,6 +457,9 @@ impl<D: Device> Pool<D> {
         }
         if let Some(shadow) = shadow {
             return Ok(Some(Frame { handle, tier, bytes, shadow, home: whom.home }));
+        }
+        if self.lock().hand_to_late(handle) {
+            return Ok(None);
         }
         let released = self.device.release(self.place(tier, whom.home), bytes, handle).is_ok();
         let mut state = self.lock();

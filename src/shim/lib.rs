@@ -19,6 +19,7 @@ mod fork;
 mod functions;
 mod gate;
 mod graph_nodes;
+mod graph_plan;
 mod graphs;
 mod hooks;
 mod kernel;

@@ -6,7 +6,7 @@
 //! to exit, whoever needs pages takes the same steps himself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -151,12 +151,20 @@ fn start(engine: &Engine, gpu: u8) {
     match made {
         Ok(handle) => {
             let _ = mover.thread.set(handle.thread().clone());
-            // Before the handlers of the driver, which were registered earlier.
-            // SAFETY: a function without arguments that lives as long as the process: the library is not unloaded.
-            unsafe { libc::atexit(at_exit) };
+            watch_the_end();
         }
         Err(error) => log::debug!("no thread moves pages of GPU {gpu}: {error}"),
     }
+}
+
+/// From now on the end of the process waits for what our threads do with the driver. Before a thread begins to.
+pub fn watch_the_end() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Before the handlers of the driver, which were registered earlier.
+        // SAFETY: a function without arguments that lives as long as the process: the library is not unloaded.
+        let _ = unsafe { libc::atexit(at_exit) };
+    });
 }
 
 /// No step is under way when this returns, and none begins.

@@ -410,7 +410,9 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, function: u64, addresses
     if !exchanged {
         log::debug!("pages stay where they are: another thread submits");
     }
-    pinning::look_beside_launches(context, gpu);
+    if let Some(engine) = crate::start::engine() {
+        pinning::look(engine, context, gpu);
+    }
 }
 
 /// A context is about to end. None of its copies is under way then, none begins, and nobody asks about its events.

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use vgmem_engine::Context;
 
 use crate::mover;
-use crate::pager::micros;
-use crate::start::{Engine, engine};
+use crate::start::Engine;
 
 /// Between two looks whether more frames are wanted, and how often in vain before the thread ends.
 const NAP: Duration = Duration::from_millis(2);
@@ -41,7 +40,9 @@ static CALLING: Mutex<()> = Mutex::new(());
 pub fn make_ahead(engine: &'static Engine, context: Context, home: u8) {
     let bit = 1u64 << (home & 63);
     if engine.pool.is_nearly_full(home) && AHEAD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-        let work = move || log::debug!("{} frames ahead", engine.pool.make_frames_ahead(home, context));
+        mover::watch_the_end();
+        let make = move || engine.pool.make_frames_ahead(home, context);
+        let work = move || log::debug!("{:?} frames ahead", before_the_end(make));
         // Without the thread they are made at their first use.
         let _ = std::thread::Builder::new().name("vgmem-pin".into()).spawn(work);
     }
@@ -53,6 +54,7 @@ pub fn look(engine: &'static Engine, context: Context, home: u8) {
     if !engine.pool.wants_frames(home) || MAKING.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
         return;
     }
+    mover::watch_the_end();
     let work = move || {
         make(engine, context, home);
         MAKING.fetch_and(!bit, Ordering::Release);
@@ -74,6 +76,13 @@ fn make(engine: &Engine, context: Context, home: u8) {
         std::thread::sleep(if first { NAP } else { NAP.max(PARTS * begin.elapsed()) });
     }
     log::debug!("{all} frames for pages that may be unwritten");
+    // Where no thread moves pages, this one looks whether others need what it has made.
+    while !mover::is_there(home) && engine.pool.twins() > 0 {
+        std::thread::sleep(LOOK);
+        if before_the_end(|| look_at_others(engine)).is_none() || engine.pool.wants_frames(home) {
+            return;
+        }
+    }
     if engine.pool.wants_frames(home) {
         std::thread::sleep(REST);
     }
@@ -85,20 +94,8 @@ pub fn before_the_end<T>(work: impl FnOnce() -> T) -> Option<T> {
     (!mover::is_over()).then(work)
 }
 
-/// What movers look after, where launches move pages themselves: frames for twins, and others that need the memory.
-pub fn look_beside_launches(context: Context, home: u8) {
-    static LOOKED: AtomicU64 = AtomicU64::new(0);
-    let Some(engine) = engine() else { return };
-    look(engine, context, home);
-    let (now, last) = (micros(), LOOKED.load(Ordering::Relaxed));
-    let due = now.saturating_sub(last) > LOOK.as_micros() as u64;
-    if due && LOOKED.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-        look_at_others(engine);
-    }
-}
-
-/// Gives a part of what is kept merely for speed back where others need it. Called during a mover's step, or by a
-/// launch.
+/// Gives a part of what is kept merely for speed back where others need it. Called during a mover's step, or where the
+/// end of the process waits for it.
 pub fn look_at_others(engine: &Engine) {
     if engine.pool.twins() > 0 && !engine.pool.on_hold() && engine.pool.device().host_is_short() {
         let bytes = engine.pool.release_twins(AT_ONCE);

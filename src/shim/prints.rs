@@ -51,7 +51,7 @@ const TEST_WORDS: u64 = 2 * 4001;
 /// How long an answer is waited for. A copy of the page takes a few hundred microseconds.
 const PATIENCE: Duration = Duration::from_millis(4);
 /// Who has not asked for so long will not ask again.
-const FORGOTTEN: Duration = Duration::from_millis(100);
+const FORGOTTEN: Duration = Duration::from_secs(2);
 /// A priority before any; the driver takes the nearest that there is.
 const FIRST: c_int = -1000;
 

@@ -1,0 +1,199 @@
+//! What a graph does, read from the driver: see `graph_nodes`.
+
+use std::collections::HashMap;
+
+use vgmem_abi::*;
+
+use crate::functions::Functions;
+use crate::graph_nodes::{Kernel, Memset, Node, Plan, launch_all_whole};
+use crate::hooks::launch::{Block, layout_of};
+use crate::start::Engine;
+
+/// Kinds of nodes, as the driver numbers them.
+const KERNEL: c_int = 0;
+const COPY: c_int = 1;
+const MEMSET: c_int = 2;
+const EMPTY: c_int = 5;
+/// Flag of an instantiated graph: kernels may launch it.
+const DEVICE_LAUNCH: u64 = 4;
+
+/// Port of an edge that waits for the end of the first node, or for its leave to begin (programmatic launches); others
+/// only keep an order.
+const PROGRAMMATIC: u8 = 1;
+impl Plan {
+    /// What a graph does that `exec` was made from or updated to; `None` where it must be launched whole.
+    pub fn of(engine: &Engine, exec: CUgraphExec, graph: CUgraph) -> Option<Plan> {
+        let call = &engine.pool.device().call;
+        let mut flags = 0;
+        // SAFETY: the graph was just made; the out-parameter is live.
+        if unsafe { (call.cuGraphExecGetFlags?)(exec, &mut flags) } != CUDA_SUCCESS {
+            return None;
+        }
+        if flags & DEVICE_LAUNCH != 0 {
+            launch_all_whole();
+        }
+        let mut plan = Plan { context: 0, nodes: Vec::new() };
+        for node in in_order(call, graph)? {
+            let mut kind: c_int = -1;
+            // SAFETY: a node of the graph; the out-parameter is live.
+            if unsafe { (call.cuGraphNodeGetType?)(node, &mut kind) } != CUDA_SUCCESS {
+                return None;
+            }
+            match kind {
+                KERNEL => {
+                    let (kernel, context) = kernel(call, node)?;
+                    if context != 0 && plan.context != 0 && plan.context != context {
+                        return None;
+                    }
+                    plan.context = plan.context.max(context);
+                    plan.nodes.push(Node::Kernel(Box::new(kernel)));
+                }
+                COPY => plan.nodes.push(copy(call, node)?),
+                MEMSET => plan.nodes.push(memset(call, node)?),
+                EMPTY => {}
+                _ => return None,
+            }
+        }
+        (plan.context != 0).then_some(plan)
+    }
+}
+
+/// The nodes of a graph that is a chain, in their order; `None` for others.
+fn in_order(call: &Functions, graph: CUgraph) -> Option<Vec<CUgraphNode>> {
+    let mut count = 0;
+    // SAFETY: without an array the driver gives the number of nodes.
+    if unsafe { (call.cuGraphGetNodes?)(graph, std::ptr::null_mut(), &mut count) } != CUDA_SUCCESS {
+        return None;
+    }
+    let mut nodes: Vec<CUgraphNode> = vec![std::ptr::null_mut(); count];
+    // SAFETY: the array has room for `count` nodes.
+    if unsafe { (call.cuGraphGetNodes?)(graph, nodes.as_mut_ptr(), &mut count) } != CUDA_SUCCESS {
+        return None;
+    }
+    let edges = edges(call, graph)?;
+    let index: HashMap<usize, usize> =
+        nodes.iter().enumerate().map(|(index, &node)| (node as usize, index)).collect();
+    let (mut waits, mut next) = (vec![0; nodes.len()], vec![Vec::new(); nodes.len()]);
+    for (from, to) in edges {
+        let (from, to) = (*index.get(&from)?, *index.get(&to)?);
+        waits[to] += 1;
+        next[from].push(to);
+    }
+    let mut order = Vec::with_capacity(nodes.len());
+    let mut ready: Vec<usize> = (0..nodes.len()).filter(|&index| waits[index] == 0).collect();
+    // In a chain there is one next node at any time.
+    while let [index] = ready[..] {
+        order.push(nodes[index]);
+        ready = next[index]
+            .iter()
+            .copied()
+            .filter(|&to| {
+                waits[to] -= 1;
+                waits[to] == 0
+            })
+            .collect();
+    }
+    (ready.is_empty() && order.len() == nodes.len()).then_some(order)
+}
+
+/// The edges of a graph: from, to. `None` where one lets a node begin before the other's is over but for its memory:
+/// those may run side by side.
+fn edges(call: &Functions, graph: CUgraph) -> Option<Vec<(usize, usize)>> {
+    let ask = |from: *mut CUgraphNode, to: *mut CUgraphNode, data: *mut c_void, count: &mut usize| {
+        let rc = match call.cuGraphGetEdges_v2 {
+            // SAFETY: the arrays are NULL, or have room for `count` edges.
+            Some(ask) => unsafe { ask(graph, from, to, data, count) },
+            // SAFETY: as above.
+            None => unsafe { (call.cuGraphGetEdges?)(graph, from, to, count) },
+        };
+        (rc == CUDA_SUCCESS).then_some(())
+    };
+    let mut count = 0;
+    ask(std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut(), &mut count)?;
+    let mut from: Vec<CUgraphNode> = vec![std::ptr::null_mut(); count];
+    let mut to = from.clone();
+    let mut data = vec![0u64; count]; // eight bytes for each edge
+    ask(from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr().cast(), &mut count)?;
+    let port = |data: &u64| data.to_ne_bytes()[0];
+    if data.iter().any(|data| port(data) > PROGRAMMATIC) {
+        return None;
+    }
+    Some(from.iter().zip(&to).map(|(&from, &to)| (from as usize, to as usize)).take(count).collect())
+}
+
+/// An attribute of a kernel's node; `None` where the driver does not say.
+fn attribute(call: &Functions, node: CUgraphNode, attribute: c_int) -> Option<[c_uint; 16]> {
+    let mut value = [0; 16]; // the driver's structure is 64 bytes
+    // SAFETY: a kernel's node; the out-parameter is as large as the driver's structure.
+    let rc = unsafe { (call.cuGraphKernelNodeGetAttribute?)(node, attribute, value.as_mut_ptr().cast()) };
+    (rc == CUDA_SUCCESS).then_some(value)
+}
+
+/// A kernel's node, and its context.
+fn kernel(call: &Functions, node: CUgraphNode) -> Option<(Kernel, u64)> {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut params: CUDA_KERNEL_NODE_PARAMS = unsafe { std::mem::zeroed() };
+    // SAFETY: a kernel's node; the out-parameter is live.
+    if unsafe { (call.cuGraphKernelNodeGetParams_v2?)(node, &mut params) } != CUDA_SUCCESS {
+        return None;
+    }
+    let cooperative = attribute(call, node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE)?[0] != 0;
+    let [x, y, z, ..] = attribute(call, node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)?;
+    let cluster = (x.max(y).max(z) > 1).then_some([x, y, z]);
+    // Drivers that do not know the attribute have no such nodes.
+    let updatable = attribute(call, node, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE);
+    if updatable.is_some_and(|value| value[0] != 0) || (cooperative && cluster.is_some()) {
+        return None;
+    }
+    let function = if params.func.is_null() { params.kern } else { params.func };
+    let sizes = layout_of(call, function)?;
+    if params.kernelParams.is_null() && !(sizes.is_empty() && params.extra.is_null()) {
+        return None;
+    }
+    let (mut values, mut places) = (Vec::<Block>::new(), Vec::new());
+    for (index, &size) in sizes.iter().enumerate() {
+        places.push(values.len());
+        values.resize(values.len() + size.div_ceil(size_of::<Block>()), Block::default());
+        let place = places[index];
+        // SAFETY: the driver has written one pointer for each parameter, to as many bytes; there is room for them.
+        unsafe {
+            let from = (*params.kernelParams.add(index)).cast_const().cast::<u8>();
+            from.copy_to_nonoverlapping(values.as_mut_ptr().add(place).cast(), size);
+        }
+    }
+    let kernel = Kernel {
+        function: function as usize,
+        grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
+        block: [params.blockDimX, params.blockDimY, params.blockDimZ],
+        shared: params.sharedMemBytes,
+        cooperative,
+        cluster,
+        values: values.into(),
+        places,
+    };
+    Some((kernel, params.ctx as u64))
+}
+
+/// A copy in one piece, from GPU memory to GPU memory.
+fn copy(call: &Functions, node: CUgraphNode) -> Option<Node> {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut copy: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
+    // SAFETY: a copy's node; the out-parameter is live.
+    if unsafe { (call.cuGraphMemcpyNodeGetParams?)(node, &mut copy) } != CUDA_SUCCESS {
+        return None;
+    }
+    let in_gpu = [copy.dstMemoryType, copy.srcMemoryType] == [CU_MEMORYTYPE_DEVICE; 2];
+    let steps = [copy.dstY, copy.dstZ, copy.srcY, copy.srcZ, copy.dstLOD, copy.srcLOD];
+    if !in_gpu || copy.Height > 1 || copy.Depth > 1 || steps != [0; 6] {
+        return None;
+    }
+    let (to, from) = (copy.dstDevice + copy.dstXInBytes as u64, copy.srcDevice + copy.srcXInBytes as u64);
+    Some(Node::Copy { to, from, bytes: copy.WidthInBytes })
+}
+
+fn memset(call: &Functions, node: CUgraphNode) -> Option<Node> {
+    let mut set = Memset { address: 0, pitch: 0, value: 0, unit: 0, width: 0, height: 0 };
+    // SAFETY: a memset's node; the out-parameter is laid out as the driver's structure.
+    let rc = unsafe { (call.cuGraphMemsetNodeGetParams?)(node, (&raw mut set).cast()) };
+    (rc == CUDA_SUCCESS && matches!(set.unit, 1 | 2 | 4) && set.height > 0).then_some(Node::Set(set))
+}
