@@ -118,13 +118,13 @@ impl<D: Device> Pool<D> {
         if self.on_hold() {
             return;
         }
-        let deferred = {
+        let (deferred, blocks) = {
             let mut state = self.lock();
-            if state.deferred.is_empty() {
-                return;
-            }
-            std::mem::take(&mut state.deferred)
+            (std::mem::take(&mut state.deferred), !state.dying_blocks.is_empty())
         };
+        if blocks {
+            self.collect_blocks();
+        }
         for allocation in deferred {
             // The program was told that the free went well; a failure shows in its own next call.
             let _ = self.finish(allocation, true);

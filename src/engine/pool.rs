@@ -13,7 +13,7 @@ use crate::overlap::Motion;
 use crate::parts::Parts;
 use crate::paths::Path;
 use crate::slab::Slab;
-use crate::small::Chunk;
+use crate::small::{Chunk, DyingBlock};
 use crate::spans::Spans;
 use crate::tiers::TierAccount;
 use crate::twins::{Habit, Late, Twin};
@@ -160,6 +160,8 @@ pub(crate) struct State {
     /// Allocations that the program has freed and that wait: for the end of a capture, or for a context that the
     /// driver refused to wait in.
     pub(crate) deferred: Vec<Allocation>,
+    /// As above for blocks of chunks.
+    pub(crate) dying_blocks: Vec<DyingBlock>,
     /// Freed allocations that are still mapped, oldest first. Nothing is in flight on them.
     pub(crate) kept: Vec<Allocation>,
     /// Frames that no page uses.
@@ -264,6 +266,7 @@ impl<D: Device> Pool<D> {
             allocations: Slab::new(),
             chunks: BTreeMap::new(),
             deferred: Vec::new(),
+            dying_blocks: Vec::new(),
             kept: Vec::new(),
             spare: Vec::new(),
             late: Vec::new(),

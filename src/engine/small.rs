@@ -25,6 +25,14 @@ pub(crate) struct Block {
     dying: bool,
 }
 
+/// A block that the program has freed and that is still there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DyingBlock {
+    slot: u32,
+    address: u64,
+    serial: u64,
+}
+
 /// The blocks of one chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
@@ -62,11 +70,12 @@ impl<D: Device> Pool<D> {
         }
         let base = self.allocate(Request { bytes: GRANULE, ..request })?;
         let mut state = self.lock();
-        // Another thread may have made a chunk meanwhile; one too many is empty until the next block.
-        if let Some(slot) = self.slot_of(&state, base) {
-            state.chunks.insert(slot, Chunk::default());
-        }
-        self.place_block(&mut state, request).ok_or(DriverError::OUT_OF_MEMORY)
+        let slot = self.slot_of(&state, base).ok_or(DriverError::OUT_OF_MEMORY)?;
+        // Into this one, though another thread may have made a chunk meanwhile: an empty one would never go.
+        state.serial += 1;
+        let block = Block { bytes: request.bytes, serial: state.serial, dying: false };
+        state.chunks.insert(slot, Chunk { blocks: BTreeMap::from([(0, block)]) });
+        Ok(base)
     }
 
     fn place_block(&self, state: &mut State, request: Request) -> Option<u64> {
@@ -94,27 +103,52 @@ impl<D: Device> Pool<D> {
     /// Frees a block after the work that may use it; `None` where `slot` is no chunk.
     pub(crate) fn free_block(&self, slot: u32, address: u64) -> Option<Freed> {
         let invalid = Some(Freed::Done(Err(DriverError::INVALID_VALUE)));
-        let (waits, own) = {
+        let dying = {
             let mut state = self.lock();
-            let State { chunks, allocations, .. } = &mut *state;
+            let State { chunks, allocations, dying_blocks, .. } = &mut *state;
             let chunk = chunks.get_mut(&slot)?;
             let Some(allocation) = allocations.get(slot) else { return invalid };
-            match chunk.blocks.get_mut(&(address - allocation.base)) {
-                Some(block) if !block.dying => block.dying = true,
+            let serial = match chunk.blocks.get_mut(&(address - allocation.base)) {
+                Some(block) if !block.dying => {
+                    block.dying = true;
+                    block.serial
+                }
                 _ => return invalid,
+            };
+            let dying = DyingBlock { slot, address, serial };
+            if self.on_hold() {
+                dying_blocks.push(dying); // during a capture nothing can be waited for
+                return Some(Freed::Done(Ok(())));
             }
-            let own = allocation.context;
-            let Some(allocation) = state.allocations.get(slot) else { return invalid };
-            (self.waits(&state, allocation), own)
+            dying
         };
-        // During a capture nothing can be waited for; where the driver refuses to wait, work may be in flight. The
-        // block is given up then, until its context ends.
-        let drained = match self.on_hold() {
-            true => return Some(Freed::Done(Ok(()))),
-            false => match self.wait_for(waits, own) {
-                Waited::Over(answer) => answer,
-                Waited::Refused(error) => return Some(Freed::Done(Err(error))),
-            },
+        self.finish_block(dying)
+    }
+
+    /// Frees blocks that the program freed while the pool was on hold.
+    pub(crate) fn collect_blocks(&self) {
+        let blocks = std::mem::take(&mut self.lock().dying_blocks);
+        for block in blocks {
+            // The program was told that the free went well; a failure shows in its own next call.
+            let _ = self.finish_block(block);
+        }
+    }
+
+    fn finish_block(&self, DyingBlock { slot, address, serial }: DyingBlock) -> Option<Freed> {
+        let invalid = Some(Freed::Done(Err(DriverError::INVALID_VALUE)));
+        let (waits, own) = {
+            let state = self.lock();
+            let allocation = state.allocations.get(slot)?;
+            let block = state.chunks.get(&slot)?.blocks.get(&address.checked_sub(allocation.base)?)?;
+            if !block.dying || block.serial != serial {
+                return None; // it went with its context, and the numbers are others'
+            }
+            (self.waits(&state, allocation), allocation.context)
+        };
+        // Where the driver refuses to wait, work may be in flight: the block is given up, until its context ends.
+        let drained = match self.wait_for(waits, own) {
+            Waited::Over(answer) => answer,
+            Waited::Refused(error) => return Some(Freed::Done(Err(error))),
         };
         let Some((home, _)) = self.home_of(address) else { return invalid };
         let mut motions = self.lock_motions(home);

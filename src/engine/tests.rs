@@ -289,7 +289,7 @@ fn one_allocation_holds_a_range_or_does_not() {
 }
 
 #[test]
-fn a_small_block_freed_during_a_capture_is_given_up() {
+fn a_small_block_freed_during_a_capture_goes_after_it() {
     let pool = pool(&[4], 0, 4, Placement::Home);
     let (first, second) =
         (pool.allocate_small(ask(0, 600)).unwrap(), pool.allocate_small(ask(0, 600)).unwrap());
@@ -297,8 +297,21 @@ fn a_small_block_freed_during_a_capture_is_given_up() {
     assert_eq!(pool.free(first), Freed::Done(Ok(())));
     assert_eq!(pool.free(first), Freed::Done(Err(DriverError::INVALID_VALUE)));
     assert_eq!(pool.find(first), None);
+    assert!(pool.allocate_small(ask(0, 600)).unwrap() > second, "nobody else gets it yet");
+    assert!(pool.device().0.lock().unwrap().drained.is_empty());
     pool.hold(false);
-    assert!(pool.allocate_small(ask(0, 600)).unwrap() > second, "nobody else gets it");
+    assert_eq!(pool.free(second), Freed::Done(Ok(())));
+    assert_eq!(pool.allocate_small(ask(0, 600)).unwrap(), first, "the gap is used again");
+    // With the last block its memory goes, also where that was freed during a capture.
+    let third = second + 1024;
+    assert_eq!((pool.free(first), pool.free(third)), (Freed::Done(Ok(())), Freed::Done(Ok(()))));
+    let last = pool.allocate_small(ask(0, 600)).unwrap();
+    pool.hold(true);
+    assert_eq!(pool.free(last), Freed::Done(Ok(())));
+    pool.hold(false);
+    pool.collect();
+    assert_eq!(pool.snapshot().live, 0);
+    check(&pool, &[4, 0]);
 }
 
 #[test]
