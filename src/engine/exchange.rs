@@ -156,9 +156,11 @@ impl<D: Device> Pool<D> {
         let mut state = self.lock();
         state.fetched += done.fetched;
         state.evicted += done.evicted;
-        if done.fetched == 0 && done.evicted == 0 && wanted > 0 && answer.is_ok() {
+        if done.fetched == 0 && done.evicted == 0 && answer.is_ok() {
             let named = self.objects_named(&state, addresses);
-            state.note_vain(home, &named); // no frame can be had anywhere
+            if self.away(&state, &named, home).next().is_some() {
+                state.note_vain(home, &named); // it does not fit, or no frame can be had anywhere
+            }
         }
         drop(state);
         answer.map(|()| done)
@@ -214,11 +216,7 @@ impl<D: Device> Pool<D> {
         let tier = &state.tiers[home];
         let room = tier.capacity.saturating_sub(tier.used - tier.spare);
         drop(state); // a plan takes longer than others may wait
-        let plan = self.pager().exchange(&named, &missing, &resident, room);
-        if plan.fetch.is_empty() && !missing.is_empty() {
-            self.lock().note_vain(whom.home, &named);
-        }
-        plan
+        self.pager().exchange(&named, &missing, &resident, room)
     }
 
     /// Begins to copy as many pages as there are frames for, both directions at once.

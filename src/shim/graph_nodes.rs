@@ -16,6 +16,7 @@ use vgmem_abi::*;
 
 use crate::broken;
 use crate::gate;
+use crate::graph_read::Memset;
 use crate::hooks::access::give;
 use crate::hooks::launch::{Block, launch_plain};
 use crate::start::Engine;
@@ -73,18 +74,6 @@ pub(crate) struct Kernel {
     pub(crate) places: Vec<usize>,
 }
 
-/// A memset's parameters, as the driver lays them out.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Memset {
-    pub(crate) address: CUdeviceptr,
-    pub(crate) pitch: usize,
-    pub(crate) value: c_uint,
-    pub(crate) unit: c_uint,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-}
-
 impl Plan {
     /// Whether it belongs to a context.
     pub fn is_of(&self, context: u64) -> bool {
@@ -138,9 +127,7 @@ impl Order {
         let last = std::mem::take(&mut *self.last());
         // An event of a context that is not current may be gone with it.
         if last.event != 0 && engine.current().is_some_and(|(context, _)| context == last.context) {
-            // SAFETY: nobody uses the event any more; the driver keeps it until its work is over.
-            let _ =
-                engine.pool.device().call.cuEventDestroy_v2.map(|end| unsafe { end(last.event as CUevent) });
+            destroy(engine, last.event);
         }
     }
 
@@ -197,8 +184,7 @@ impl Order {
         let call = &engine.pool.device().call;
         let mut last = self.last();
         if last.event != 0 && last.context != context {
-            // SAFETY: ours; the driver keeps it until its work is over.
-            let _ = call.cuEventDestroy_v2.map(|end| unsafe { end(last.event as CUevent) });
+            destroy(engine, last.event);
         }
         if last.event == 0 || last.context != context {
             *last = Last { event: call.new_event().map_or(0, |event| event as usize), context };
@@ -221,6 +207,12 @@ impl Order {
     fn last(&self) -> MutexGuard<'_, Last> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Ends an event that nobody asks about any more.
+fn destroy(engine: &Engine, event: usize) {
+    // SAFETY: ours; the driver keeps it until its work is over.
+    let _ = engine.pool.device().call.cuEventDestroy_v2.map(|end| unsafe { end(event as CUevent) });
 }
 
 impl Node {

@@ -5,15 +5,11 @@ use std::collections::HashMap;
 use vgmem_abi::*;
 
 use crate::functions::Functions;
-use crate::graph_nodes::{Kernel, Memset, Node, Plan, launch_all_whole};
+use crate::graph_nodes::{Kernel, Node, Plan, launch_all_whole};
+use crate::graph_read;
 use crate::hooks::launch::{Block, layout_of};
 use crate::start::Engine;
 
-/// Kinds of nodes, as the driver numbers them.
-const KERNEL: c_int = 0;
-const COPY: c_int = 1;
-const MEMSET: c_int = 2;
-const EMPTY: c_int = 5;
 /// Flag of an instantiated graph: kernels may launch it.
 const DEVICE_LAUNCH: u64 = 4;
 
@@ -34,13 +30,8 @@ impl Plan {
         }
         let mut plan = Plan { context: 0, nodes: Vec::new() };
         for node in in_order(call, graph)? {
-            let mut kind: c_int = -1;
-            // SAFETY: a node of the graph; the out-parameter is live.
-            if unsafe { (call.cuGraphNodeGetType?)(node, &mut kind) } != CUDA_SUCCESS {
-                return None;
-            }
-            match kind {
-                KERNEL => {
+            match graph_read::kind(call, node)? {
+                graph_read::KERNEL => {
                     let (kernel, context) = kernel(call, node)?;
                     if context != 0 && plan.context != 0 && plan.context != context {
                         return None;
@@ -48,9 +39,9 @@ impl Plan {
                     plan.context = plan.context.max(context);
                     plan.nodes.push(Node::Kernel(Box::new(kernel)));
                 }
-                COPY => plan.nodes.push(copy(call, node)?),
-                MEMSET => plan.nodes.push(memset(call, node)?),
-                EMPTY => {}
+                graph_read::COPY => plan.nodes.push(copy(call, node)?),
+                graph_read::MEMSET => plan.nodes.push(memset(call, node)?),
+                graph_read::EMPTY => {}
                 _ => return None,
             }
         }
@@ -60,16 +51,7 @@ impl Plan {
 
 /// The nodes of a graph that is a chain, in their order; `None` for others.
 fn in_order(call: &Functions, graph: CUgraph) -> Option<Vec<CUgraphNode>> {
-    let mut count = 0;
-    // SAFETY: without an array the driver gives the number of nodes.
-    if unsafe { (call.cuGraphGetNodes?)(graph, std::ptr::null_mut(), &mut count) } != CUDA_SUCCESS {
-        return None;
-    }
-    let mut nodes: Vec<CUgraphNode> = vec![std::ptr::null_mut(); count];
-    // SAFETY: the array has room for `count` nodes.
-    if unsafe { (call.cuGraphGetNodes?)(graph, nodes.as_mut_ptr(), &mut count) } != CUDA_SUCCESS {
-        return None;
-    }
+    let nodes = graph_read::nodes(call, graph)?;
     let edges = edges(call, graph)?;
     let index: HashMap<usize, usize> =
         nodes.iter().enumerate().map(|(index, &node)| (node as usize, index)).collect();
@@ -131,12 +113,7 @@ fn attribute(call: &Functions, node: CUgraphNode, attribute: c_int) -> Option<[c
 
 /// A kernel's node, and its context.
 fn kernel(call: &Functions, node: CUgraphNode) -> Option<(Kernel, u64)> {
-    // SAFETY: all zero is a valid value of this plain structure.
-    let mut params: CUDA_KERNEL_NODE_PARAMS = unsafe { std::mem::zeroed() };
-    // SAFETY: a kernel's node; the out-parameter is live.
-    if unsafe { (call.cuGraphKernelNodeGetParams_v2?)(node, &mut params) } != CUDA_SUCCESS {
-        return None;
-    }
+    let params = graph_read::kernel(call, node)?;
     let cooperative = attribute(call, node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE)?[0] != 0;
     let [x, y, z, ..] = attribute(call, node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)?;
     let cluster = (x.max(y).max(z) > 1).then_some([x, y, z]);
@@ -176,12 +153,7 @@ fn kernel(call: &Functions, node: CUgraphNode) -> Option<(Kernel, u64)> {
 
 /// A copy in one piece, from GPU memory to GPU memory.
 fn copy(call: &Functions, node: CUgraphNode) -> Option<Node> {
-    // SAFETY: all zero is a valid value of this plain structure.
-    let mut copy: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
-    // SAFETY: a copy's node; the out-parameter is live.
-    if unsafe { (call.cuGraphMemcpyNodeGetParams?)(node, &mut copy) } != CUDA_SUCCESS {
-        return None;
-    }
+    let copy = graph_read::copy(call, node)?;
     let in_gpu = [copy.dstMemoryType, copy.srcMemoryType] == [CU_MEMORYTYPE_DEVICE; 2];
     let steps = [copy.dstY, copy.dstZ, copy.srcY, copy.srcZ, copy.dstLOD, copy.srcLOD];
     if !in_gpu || copy.Height > 1 || copy.Depth > 1 || steps != [0; 6] {
@@ -192,8 +164,6 @@ fn copy(call: &Functions, node: CUgraphNode) -> Option<Node> {
 }
 
 fn memset(call: &Functions, node: CUgraphNode) -> Option<Node> {
-    let mut set = Memset { address: 0, pitch: 0, value: 0, unit: 0, width: 0, height: 0 };
-    // SAFETY: a memset's node; the out-parameter is laid out as the driver's structure.
-    let rc = unsafe { (call.cuGraphMemsetNodeGetParams?)(node, (&raw mut set).cast()) };
-    (rc == CUDA_SUCCESS && matches!(set.unit, 1 | 2 | 4) && set.height > 0).then_some(Node::Set(set))
+    let set = graph_read::memset(call, node)?;
+    (matches!(set.unit, 1 | 2 | 4) && set.height > 0).then_some(Node::Set(set))
 }

@@ -20,6 +20,7 @@ mod functions;
 mod gate;
 mod graph_nodes;
 mod graph_plan;
+mod graph_read;
 mod graphs;
 mod hooks;
 mod kernel;

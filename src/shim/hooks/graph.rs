@@ -137,7 +137,10 @@ pub unsafe fn cuStreamDestroy(real: pointers::cuStreamDestroy, stream: CUstream)
 /// `cuGraphLaunch`: what its nodes name is brought home.
 pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, stream: CUstream) -> CUresult {
     let on = stream_of(stream, real as usize, &slots::cuGraphLaunch);
-    if let Some(rc) = engine().and_then(|engine| by_nodes(engine, exec, on)) {
+    let ordered = engine().and_then(|engine| Some((engine, order_of(engine, exec, on)?)));
+    if let Some((engine, (plan, order))) = &ordered
+        && let Some(rc) = by_nodes(engine, plan.as_deref(), order, on)
+    {
         return rc;
     }
     let made = match engine() {
@@ -148,8 +151,10 @@ pub unsafe fn cuGraphLaunch(real: pointers::cuGraphLaunch, exec: CUgraphExec, st
     };
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(exec, stream) };
-    if rc == CUDA_SUCCESS {
-        went_whole(exec, on);
+    if rc == CUDA_SUCCESS
+        && let Some((engine, (_, order))) = &ordered
+    {
+        order.went_whole(engine, on);
     }
     made.done(rc, on)
 }
@@ -160,18 +165,9 @@ fn order_of(engine: &Engine, exec: CUgraphExec, on: CUstream) -> Option<(Option<
     ours.then(|| graphs::plan_of(exec)).flatten()
 }
 
-fn went_whole(exec: CUgraphExec, on: CUstream) {
-    if let Some(engine) = engine()
-        && let Some((_, order)) = order_of(engine, exec, on)
-    {
-        order.went_whole(engine, on);
-    }
-}
-
 /// Launches a graph node by node, where it can be and pages lie away from home; `None` where it goes whole.
-fn by_nodes(engine: &Engine, exec: CUgraphExec, on: CUstream) -> Option<CUresult> {
-    let (plan, order) = order_of(engine, exec, on)?;
-    let rc = plan.filter(|_| pager::is_needed(engine)).and_then(|plan| plan.launch(engine, &order, on));
+fn by_nodes(engine: &Engine, plan: Option<&Plan>, order: &Order, on: CUstream) -> Option<CUresult> {
+    let rc = plan.filter(|_| pager::is_needed(engine)).and_then(|plan| plan.launch(engine, order, on));
     match rc {
         None => order.goes_whole(engine, on),
         Some(_) => stats::BY_NODES.add(1),
