@@ -13,7 +13,10 @@ LIMITS = {"VGMEM_PAGING": "auto", "VGMEM_DEVICE_LIMIT": "2G", "VGMEM_HOST": "8G"
 SIZES = {"one_buffer": ("10", {"VGMEM_HOST": "12G"}),
          "just_over": ("4.04", {"VGMEM_DEVICE_LIMIT": "4G"})}
 # Modes that run once more with other settings.
-AGAIN = {mode: ("nodes", {"VGMEM_GRAPHS": "nodes"}) for mode in ("graph_captured", "graph_built")}
+NODES = ("nodes", {"VGMEM_GRAPHS": "nodes"})
+AGAIN = {mode: NODES for mode in ("graph_captured", "graph_built", "graph_chain")}
+# Of these the graph is a chain: it is launched node by node where that is asked for. Others are launched whole.
+CHAINS = ("graph_chain",)
 # What the programs answer when a CUDA call fails.
 CUDA_FAILED = 6
 LOUD = "VGMEM_SAFETY=strict"
@@ -29,7 +32,7 @@ MODES = {
         "table_own_write", "table_after_trust", "list_read", "list_write", "own_address", "globals_read",
         "globals_write", "writer_across_copy", "threads", "free_while_moving", "stream_ordered", "full_queue",
         "polling", "persistent", "host_callback", "wait_value_host", "wait_value_device", "cooperative", "atomics",
-        "grouped_gemm", "graph_captured", "graph_built", "lazy_loading", "local_memory", "textures",
+        "grouped_gemm", "graph_captured", "graph_built", "graph_chain", "lazy_loading", "local_memory", "textures",
         "tensor_maps_read", "tensor_maps_write", "stored_maps_read", "stored_maps_write", "bfs", "hotspot",
         "pathfinder", "lud", "needle", "one_buffer", "huge_operands", "allocations", "many_sizes", "just_over"),
     "adversary_cublas.cu": ("sgemm", "sgemm_batched", "sgemm_grouped"),
@@ -79,6 +82,10 @@ def adversary(suite, source, mode, safety, more=None):
     check_places(pages, limit, ("host",))
     if pages["fetched"] == 0 or pages["evicted"] == 0:
         raise Failure(f"no paging: {pages['fetched']} pages fetched, {pages['evicted']} evicted")
+    by_nodes = mode in CHAINS and limits.get("VGMEM_GRAPHS") == "nodes"
+    if (pages["graphs_by_nodes"] > 0) != by_nodes:
+        raise Failure(f"{pages['graphs_by_nodes']} graphs were launched node by node, expected were "
+                      f"{'some' if by_nodes else 'none'}")
     return {"fetched": pages["fetched"], "evicted": pages["evicted"], "report": pages}
 
 

@@ -282,6 +282,62 @@ void graph_built() {
     drop(buffers);
 }
 
+// A graph that is a chain: steps over all buffers, a memset and a copy between them, each needing the ones before.
+cudaGraph_t chain_of(const std::vector<Buffer> &buffers, u64 add, cudaStream_t stream) {
+    cudaGraph_t graph;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (unsigned k = 0; k < COUNT; ++k) {
+        size_t bytes = buffers[k].count * 8;
+        if (k % 8 == 3) CHECK(cudaMemsetAsync(buffers[k].data, 0, bytes, stream));
+        if (k % 8 == 6)
+            CHECK(cudaMemcpyAsync(buffers[k].data, buffers[k - 1].data, bytes, cudaMemcpyDeviceToDevice, stream));
+        graph_step<<<BLOCKS, THREADS, 0, stream>>>(buffers[k].data, buffers[k].count, MUL, add + k);
+        LAUNCHED();
+    }
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+void chain_lines(std::vector<Buffer> &buffers, u64 add) {
+    for (unsigned k = 0; k < COUNT; ++k) {
+        if (k % 8 == 3) buffers[k].line = {0, 0};
+        if (k % 8 == 6) buffers[k].line = buffers[k - 1].line;
+        buffers[k].line = after(buffers[k].line, MUL, add + k);
+    }
+}
+
+// A chain launched several times, on two streams in turn, and given other values between.
+void graph_chain() {
+    std::vector<Buffer> buffers = make_buffers(COUNT, total_bytes);
+    Stream streams[2];
+    cudaEvent_t over;
+    CHECK(cudaEventCreateWithFlags(&over, cudaEventDisableTiming));
+    cudaGraph_t graph = chain_of(buffers, 1, streams[0]);
+    cudaGraphExec_t ready;
+    CHECK(cudaGraphInstantiate(&ready, graph, 0));
+    u64 add = 1;
+    for (unsigned round = 0; round < 6; ++round) {
+        cudaStream_t stream = streams[round % 2];
+        if (round == 3) {
+            cudaGraph_t other = chain_of(buffers, add = 1000, stream);
+            cudaGraphExecUpdateResultInfo found = {};
+            CHECK(cudaGraphExecUpdate(ready, other, &found));
+            CHECK(cudaGraphDestroy(other));
+        }
+        CHECK(cudaGraphLaunch(ready, stream));
+        chain_lines(buffers, add);
+        press(buffers, round * 9, COUNT / 2, stream);
+        CHECK(cudaEventRecord(over, stream));
+        CHECK(cudaStreamWaitEvent(streams[1 - round % 2], over, 0));
+    }
+    CHECK(cudaDeviceSynchronize());
+    see_all("at the end", buffers);
+    CHECK(cudaGraphExecDestroy(ready));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaEventDestroy(over));
+    drop(buffers);
+}
+
 template <int N>
 void first_launch(Buffer &buffer, cudaStream_t stream) {
     lazy_step<N><<<BLOCKS, THREADS, 0, stream>>>(buffer.data, buffer.count);
@@ -347,6 +403,6 @@ void local_memory() {
 
 std::vector<Mode> launch_modes() {
     return {{"cooperative", cooperative},       {"atomics", atomics},         {"grouped_gemm", grouped_gemm},
-            {"graph_captured", graph_captured}, {"graph_built", graph_built}, {"lazy_loading", lazy_loading},
-            {"local_memory", local_memory}};
+            {"graph_captured", graph_captured}, {"graph_built", graph_built}, {"graph_chain", graph_chain},
+            {"lazy_loading", lazy_loading},     {"local_memory", local_memory}};
 }

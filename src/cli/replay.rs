@@ -19,6 +19,14 @@ enum Safety {
     Strict,
 }
 
+/// What launches write.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Writes {
+    All,
+    Likely,
+    Nothing,
+}
+
 /// What `vgmem replay` takes. Rates are in GB/s.
 #[derive(Args)]
 pub struct Options {
@@ -63,9 +71,9 @@ pub struct Options {
     /// How long a launch waits for the best page to go before another one goes, in microseconds.
     #[arg(long, default_value_t = 20_000)]
     patience: u64,
-    /// As if no launch wrote anything; else every launch writes all that it names.
-    #[arg(long)]
-    unwritten: bool,
+    /// What a launch writes: all that it names, what kernels of its kind write, or nothing. The trace does not say.
+    #[arg(long, default_value = "all")]
+    writes: Writes,
     /// One JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -106,7 +114,11 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         mover: options.mover == Switch::On,
         strict: options.safety == Safety::Strict,
         patience: options.patience * 1_000,
-        writes: !options.unwritten,
+        writes: match options.writes {
+            Writes::All => vgmem_replay::Writes::All,
+            Writes::Likely => vgmem_replay::Writes::Likely,
+            Writes::Nothing => vgmem_replay::Writes::Nothing,
+        },
     };
     let found = vgmem_replay::replay(&trace, &machine, how).map_err(|error| format!("{name}: {error}"))?;
     if options.json {

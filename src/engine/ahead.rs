@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use vgmem_policy::{PageRef, Room, Standings};
+use vgmem_policy::{Room, Standings};
 
 use crate::device::{Context, Device};
 use crate::exchange::For;
@@ -112,7 +112,7 @@ impl<D: Device> Pool<D> {
         for (slot, allocation) in state.allocations.iter() {
             let pages = allocation.pages.iter().filter_map(|&id| {
                 let page = state.pages.get(id).filter(|page| !page.moving)?;
-                let of = PageRef { page: id, object: slot, bytes: page.bytes };
+                let of = page.of(id, slot);
                 self.may_move(id, allocation, whom.home).then_some((of, page.tier == whom.home as usize))
             });
             standings.push(slot, allocation.uses.is_over(&state.done), pages);

@@ -197,7 +197,7 @@ impl<D: Device> Pool<D> {
         let allocation = state.allocations.get(page.allocation)?;
         let object = allocation.object(page.allocation, id);
         let moves = page.shown && self.may_move(id, allocation, home);
-        moves.then_some((PageRef { page: id, object, bytes: page.bytes }, page.tier))
+        moves.then_some((page.of(id, object), page.tier))
     }
 
     fn plan_exchange(&self, whom: For, addresses: &[u64]) -> Exchange {

@@ -293,7 +293,7 @@ impl<D: Device> Pool<D> {
                 } else if !at_home && busy && self.may_move(id, allocation, whom.home) {
                     *in_use += page.bytes;
                 } else if !at_home && self.may_move(id, allocation, whom.home) {
-                    missing.push(PageRef { page: id, object: slot, bytes: page.bytes });
+                    missing.push(page.of(id, slot));
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vgmem_policy::{Pager, Placement};
+use vgmem_policy::{PageRef, Pager, Placement};
 
 use crate::device::{Context, Device, Handle, Place};
 use crate::frames::Frame;
@@ -130,6 +130,12 @@ impl Page {
             twin: None,
             habit: Habit::default(),
         }
+    }
+
+    /// The page with this number as the policy sees it.
+    pub(crate) fn of(&self, page: u32, object: u32) -> PageRef {
+        let clean = self.twin.is_some() && self.habit.is_clean();
+        PageRef { page, object, bytes: self.bytes, clean }
     }
 }
 

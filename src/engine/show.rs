@@ -40,8 +40,7 @@ impl<D: Device> Pool<D> {
         let hidden: Vec<u32> = {
             let state = self.lock();
             let live = state.pages.iter().filter(|(_, page)| !page.shown && page.allocation != 0);
-            let refs =
-                live.map(|(id, page)| PageRef { page: id, object: page.allocation, bytes: page.bytes });
+            let refs = live.map(|(id, page)| page.of(id, page.allocation));
             refs.filter(which).map(|page| page.page).collect()
         };
         for page in self.show_pages(&hidden) {

@@ -97,6 +97,11 @@ impl Habit {
         self.unasked == 0
     }
 
+    /// It was not found written when it was asked last.
+    pub(crate) fn is_clean(self) -> bool {
+        self.written == 0
+    }
+
     /// It goes.
     pub(crate) fn goes(&mut self) {
         self.unasked = self.unasked.saturating_sub(1);

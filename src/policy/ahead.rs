@@ -11,7 +11,7 @@
 
 use std::cmp::Reverse;
 
-use crate::pager::{Exchange, PageRef, Pager};
+use crate::pager::{Exchange, PageRef, Pager, distance, is_near};
 use crate::room::Room;
 
 /// Free memory in frames of other sizes, in pages of the size that comes, above which it is made anew for that.
@@ -79,22 +79,27 @@ impl Pager {
         let mut able: Vec<&Standing> =
             standings.all.iter().filter(|s| s.home > 0 && !named.contains(&s.object)).collect();
         able.sort_by_cached_key(|s| (Reverse(self.next_use(s.object)), self.last_use(s.object), s.object));
-        let mut going = Vec::new();
-        let mut gathered = 0;
+        let best = able.first().map_or(0, |best| self.distance(best.object));
+        let is_good = |s: &Standing| is_near(self.distance(s.object), best);
         let mut wanted = wanted.to_vec();
-        let distance = |s: &Standing| self.next_use(s.object).saturating_sub(self.now()).min(1 << 40);
-        let best = able.first().map_or(0, |best| distance(best));
+        let good = able.iter().take_while(|s| is_good(s)).filter(|s| s.idle);
+        let mut going = clean_pages(good.flat_map(|s| standings.home(s).iter().rev()), &mut wanted);
+        let mut gathered: u64 = going.iter().map(|page| page.bytes).sum();
+        let clean = going.len();
         for standing in able {
             if !standing.idle {
                 continue;
             }
             // One that is in use now but needed much later is the better choice: it will be free soon.
-            if patient && going.is_empty() && !is_near(distance(standing), best) {
+            if patient && going.is_empty() && !is_good(standing) {
                 return None;
             }
             let is_first = going.is_empty();
             let (mut just, mut others) = (Vec::new(), Vec::new());
             for page in standings.home(standing).iter().rev() {
+                if going[..clean].contains(page) {
+                    continue;
+                }
                 match wanted.iter().position(|size| *size == page.bytes) {
                     Some(index) => {
                         wanted.swap_remove(index);
@@ -184,6 +189,15 @@ impl Pager {
     }
 }
 
+/// Of these pages the clean ones of the wanted sizes, which are then wanted no more.
+fn clean_pages<'a>(pages: impl Iterator<Item = &'a PageRef>, wanted: &mut Vec<u64>) -> Vec<PageRef> {
+    let take = |page: &&PageRef| {
+        let index = wanted.iter().position(|size| page.clean && *size == page.bytes);
+        index.map(|index| wanted.swap_remove(index)).is_some()
+    };
+    pages.filter(take).copied().collect()
+}
+
 /// An object, its next and its last use, and which of its pages at home go, by place.
 struct Known<'a> {
     next: u64,
@@ -192,14 +206,10 @@ struct Known<'a> {
     gone: Vec<usize>,
 }
 
-/// Launches from `at` to a use; never is far away.
-fn distance(next: u64, at: u64) -> u64 {
-    next.saturating_sub(at).min(1 << 40)
-}
-
 /// The next page that goes for an object needed at launch `at`, if a right one can go now: nearly as good as one
 /// whose next use is `best` launches from then. `able` is sorted by next use; those that cannot go are dropped. One of
-/// the wanted size goes before others of its object, and if it is said so only such a one.
+/// the wanted size goes before others of its object, and if it is said so only such a one; a clean one before others
+/// that are nearly as good.
 fn victim(
     standings: &Standings,
     able: &mut Vec<Known>,
@@ -209,7 +219,7 @@ fn victim(
     (wanted, only): (u64, bool),
 ) -> Option<PageRef> {
     loop {
-        let next = able.last_mut()?;
+        let next = able.last()?;
         if next.next <= at || !is_near(distance(next.next, at), best) {
             return None; // needed sooner, or better ones are in use, or will be used before
         }
@@ -217,18 +227,28 @@ fn victim(
             able.pop();
             continue;
         }
-        let home = standings.home(next.of);
-        let left = || (0..home.len()).rev().filter(|index| !next.gone.contains(index));
-        let just = left().find(|&index| home[index].bytes == wanted);
-        let index = just.or_else(|| left().next().filter(|_| !only))?;
-        next.gone.push(index);
-        return Some(home[index]);
+        let best = best.max(distance(next.next, at));
+        let good = |one: &&mut Known| one.next > at && is_near(distance(one.next, at), best);
+        let others = able.iter_mut().rev().take_while(good);
+        let mut others = others.filter(|one| one.of.idle && one.of.object != for_object);
+        let clean = others.find_map(|one| one.take(standings, |page| page.clean && page.bytes == wanted));
+        let last = clean.is_none().then(|| able.last_mut()).flatten();
+        return clean.or_else(|| {
+            let last = last?;
+            let just = last.take(standings, |page| page.bytes == wanted);
+            just.or_else(|| last.take(standings, |_| !only))
+        });
     }
 }
 
-/// Whether one distance is nearly as far as another, so that the choice between them hardly costs anything.
-fn is_near(distance: u64, best: u64) -> bool {
-    distance * 16 >= best * 15
+impl Known<'_> {
+    /// The last of its pages at home that is like this and does not go yet: it goes.
+    fn take(&mut self, standings: &Standings, like: impl Fn(&PageRef) -> bool) -> Option<PageRef> {
+        let home = standings.home(self.of);
+        let index = (0..home.len()).rev().find(|index| like(&home[*index]) && !self.gone.contains(index))?;
+        self.gone.push(index);
+        Some(home[index])
+    }
 }
 
 #[cfg(test)]
@@ -236,7 +256,7 @@ mod tests {
     use super::*;
 
     fn page(object: u32) -> PageRef {
-        PageRef { page: object, object, bytes: 1 }
+        PageRef { page: object, object, bytes: 1, clean: false }
     }
 
     /// A machine that moves one page each way while one launch runs, and as many as wanted while a launch waits.
@@ -342,7 +362,12 @@ mod tests {
         }
         pager.launch(&[1]);
         let pages = |object: u32| {
-            [(0, 8), (1, 8), (2, 4)].map(|(page, bytes)| PageRef { page: 10 * object + page, object, bytes })
+            [(0, 8), (1, 8), (2, 4)].map(|(page, bytes)| PageRef {
+                page: 10 * object + page,
+                object,
+                bytes,
+                clean: false,
+            })
         };
         let mut all = Standings::default();
         all.push(1, true, pages(1).into_iter().map(|page| (page, true)));

@@ -20,6 +20,8 @@ pub struct PageRef {
     pub object: u32,
     /// Its size.
     pub bytes: u64,
+    /// It is expected to leave without a copy, as it does not change while it is at home.
+    pub clean: bool,
 }
 
 /// What to do before a launch, in this order within each list.
@@ -88,6 +90,11 @@ impl Pager {
         self.sequence.next_use_after(object, after).unwrap_or(u64::MAX)
     }
 
+    /// Launches until the object's next use; never is far away.
+    pub(crate) fn distance(&self, object: u32) -> u64 {
+        distance(self.next_use(object), self.now())
+    }
+
     /// The launch that used the object last; 0 is none.
     pub(crate) fn last_use(&self, object: u32) -> u64 {
         self.sequence.last_use(object)
@@ -101,11 +108,14 @@ impl Pager {
         let named: HashSet<u32> = named.iter().copied().collect();
         let mut victims: Vec<&PageRef> =
             resident.iter().filter(|page| !named.contains(&page.object)).collect();
-        // Latest use first. Of one object the last page first, so that a fixed front part stays. Among
-        // objects without a prediction the one that was used longest ago.
+        // Latest use first, and of those that are used nearly as late the clean ones. Of one object the last
+        // page first, so that a fixed front part stays. Among objects without a prediction the one that was
+        // used longest ago.
+        let best = victims.iter().map(|page| self.distance(page.object)).max().unwrap_or(0);
         victims.sort_by_cached_key(|page| {
+            let first = page.clean && is_near(self.distance(page.object), best);
             let last = self.last_use(page.object);
-            (Reverse(self.next_use(page.object)), last, page.object, Reverse(page.page))
+            (!first, Reverse(self.next_use(page.object)), last, page.object, Reverse(page.page))
         });
         let mut plan = Exchange::default();
         let mut room = room;
@@ -126,12 +136,22 @@ impl Pager {
     }
 }
 
+/// Launches from `at` to a use; never is far away.
+pub(crate) fn distance(next: u64, at: u64) -> u64 {
+    next.saturating_sub(at).min(1 << 40)
+}
+
+/// Whether one distance is nearly as far as another, so that the choice between them hardly costs anything.
+pub(crate) fn is_near(distance: u64, best: u64) -> bool {
+    distance * 16 >= best * 15
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn page(object: u32) -> PageRef {
-        PageRef { page: object, object, bytes: 1 }
+        PageRef { page: object, object, bytes: 1, clean: false }
     }
 
     /// Runs a sequence of launches, one object of one page each, on a GPU of `capacity` pages; pages fetched
@@ -179,6 +199,18 @@ mod tests {
         let resident = [page(1), page(2), page(9)];
         let plan = pager.exchange(&[3], &[page(3)], &resident, 0);
         assert_eq!((plan.fetch, plan.evict), (vec![page(3)], vec![page(9)]));
+    }
+
+    #[test]
+    fn of_those_used_nearly_as_late_clean_pages_go_first() {
+        let mut pager = Pager::default();
+        (0..8).for_each(|_| (1..=64).for_each(|object| pager.launch(&[object])));
+        let clean = |object| PageRef { clean: true, ..page(object) };
+        // 63 was used just before 64, which is used latest of all; 32 is needed much sooner.
+        let going = |resident: &[PageRef]| pager.exchange(&[64], &[page(64)], resident, 0).evict;
+        assert_eq!(going(&[page(62), clean(61), page(63), clean(32)]), [clean(61)]);
+        assert_eq!(going(&[page(62), page(63), clean(32)]), [page(63)]);
+        assert_eq!(going(&[clean(62), clean(63)]), [clean(63)]);
     }
 
     #[test]

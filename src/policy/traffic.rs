@@ -66,12 +66,12 @@ fn fetched(
 
 fn by_pager(events: &[Event], capacity: usize, from: usize) -> usize {
     let mut pager = Pager::default();
-    let page = |&object: &u32| PageRef { page: object, object, bytes: 1 };
+    let page = |&object: &u32| PageRef { page: object, object, bytes: 1, clean: false };
     fetched(events, capacity, from, |_, event, home, over| match event {
         Event::Launch(function, objects) => {
             pager.launch_of(*function, objects, &[]);
             let resident: Vec<PageRef> = home.iter().map(page).collect();
-            let missing = [PageRef { page: u32::MAX, object: u32::MAX, bytes: over as u64 }];
+            let missing = [PageRef { page: u32::MAX, object: u32::MAX, bytes: over as u64, clean: false }];
             pager.exchange(objects, &missing, &resident, 0).evict.iter().map(|page| page.object).collect()
         }
         Event::Free(object) => {

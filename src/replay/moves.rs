@@ -5,8 +5,20 @@ use vgmem_engine::{Ended, Place, Using};
 use crate::device::{HOME, OUT};
 use crate::losses::Reason;
 use crate::machine::Nanos;
+use crate::options::{Writes, likely};
 use crate::replay::{LOOK_AHEAD, MOVER, Now, PROGRAM, Replay, STILL};
-use crate::trace::Work;
+use crate::trace::{Record, Work};
+
+/// Frames that are pinned as soon as they are wanted, and the time between two further ones.
+const FIRST_FRAMES: usize = 24;
+const BETWEEN_FRAMES: Nanos = 1_000_000_000;
+
+/// Frames that were pinned for twins, and when the next one may be.
+#[derive(Debug, Default)]
+pub(crate) struct Pinning {
+    made: usize,
+    next: Nanos,
+}
 
 impl<'a> Replay<'a> {
     /// Gives work to the GPU. What lies elsewhere it uses in place.
@@ -14,16 +26,14 @@ impl<'a> Replay<'a> {
         self.clock[PROGRAM] += self.machine.costs.launch;
         let rates = self.machine.rates;
         let (mut host, mut peer) = (0, 0);
-        for (page, bytes, place, home) in self.pages(work) {
-            if self.options.writes {
-                self.pool.device().write(page);
-            }
+        for (_, bytes, place, home) in self.pages(work) {
             match place {
                 Place::Gpu(gpu) if gpu == home => {}
                 Place::Gpu(_) => peer += bytes,
                 Place::HostNear(_) => host += bytes,
             }
         }
+        self.write(work);
         let slow = host as f64 / rates.in_place + peer as f64 / rates.in_place_peer;
         self.in_place += host + peer;
         let ns = work.ns + (slow * rates.amplification) as Nanos;
@@ -47,11 +57,31 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// What a thread beside does whose time is nobody's.
+    /// The work writes what the options say.
+    fn write(&self, work: &Work) {
+        let name = match self.trace.records.get(self.record) {
+            Some(Record::Launch(function, _)) => self.trace.name(*function),
+            _ => "", // a copy, its destination first
+        };
+        let count = work.operands.len();
+        let written = match self.options.writes {
+            Writes::All => 0..count,
+            Writes::Likely => likely(name, count),
+            Writes::Nothing => return,
+        };
+        let operands = work.operands[written].to_vec();
+        for (page, ..) in self.pages(&Work { operands, ..*work }) {
+            self.pool.device().write(page);
+        }
+    }
+
+    /// What a thread beside does whose time is nobody's: as often as the library (`shim/pinning.rs`).
     pub(crate) fn make_frames(&mut self) {
-        if self.pool.wants_frames(0) {
+        let now = self.clock[PROGRAM];
+        if now >= self.pinning.next && self.pool.wants_frames(0) {
             self.enter(PROGRAM);
-            self.pool.make_wanted_frames(0, 0, 2);
+            self.pinning.made += self.pool.make_wanted_frames(0, 0, 1);
+            self.pinning.next = now + if self.pinning.made < FIRST_FRAMES { 0 } else { BETWEEN_FRAMES };
         }
     }
 

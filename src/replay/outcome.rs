@@ -9,7 +9,8 @@ use crate::device::{HOME, OUT};
 use crate::intervals::least_time;
 use crate::losses::{LOOK, Loss, by_reason};
 use crate::machine::{Machine, Nanos};
-use crate::replay::{Mark, Options, Replay};
+use crate::options::Options;
+use crate::replay::{Mark, Replay};
 use crate::steps::native;
 use crate::trace::{Record, Trace};
 

@@ -10,6 +10,8 @@ use vgmem_policy::Placement;
 use crate::device::{HOME, OUT, VirtualDevice};
 use crate::losses::{Log, Reason};
 use crate::machine::{Machine, Nanos};
+use crate::moves::Pinning;
+use crate::options::Options;
 use crate::parts::Parts;
 use crate::steps::{Step, Steps, Streams};
 use crate::trace::{Record, Trace, Work};
@@ -26,30 +28,6 @@ const POLL: Nanos = 1_000_000;
 /// The actors.
 pub(crate) const PROGRAM: usize = 0;
 pub(crate) const MOVER: usize = 1;
-
-/// How a trace is replayed.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// How often the part after `skip` is played.
-    pub rounds: usize,
-    /// Records at the beginning that are played once.
-    pub skip: usize,
-    /// Whether a thread of its own moves pages; else the launching thread does.
-    pub mover: bool,
-    /// `VGMEM_SAFETY=strict`.
-    pub strict: bool,
-    /// How long a launch waits for the best page to go before it lets another one go that is idle.
-    pub patience: Nanos,
-    /// Whether every launch writes all that it names; else none writes anything. A trace does not say.
-    pub writes: bool,
-}
-
-impl Default for Options {
-    /// As the library is.
-    fn default() -> Options {
-        Options { rounds: 8, skip: 0, mover: true, strict: false, patience: 20_000_000, writes: true }
-    }
-}
 
 /// Counters at the end of a round.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,6 +67,7 @@ pub(crate) struct Replay<'a> {
     pub(crate) pool: Pool<VirtualDevice>,
     pub(crate) machine: Machine,
     pub(crate) options: Options,
+    pub(crate) trace: &'a Trace,
     pub(crate) steps: Steps<'a>,
     /// What operands stand for.
     pub(crate) parts: Parts,
@@ -106,6 +85,7 @@ pub(crate) struct Replay<'a> {
     /// All work in flight has marks.
     pub(crate) settled: bool,
     pub(crate) looked: Nanos,
+    pub(crate) pinning: Pinning,
     pub(crate) record: usize,
     pub(crate) waited: Nanos,
     pub(crate) in_place: u64,
@@ -142,6 +122,7 @@ impl<'a> Replay<'a> {
             pool: Pool::new(VirtualDevice::new(machine), config(&machine)),
             machine,
             options,
+            trace,
             steps: Steps::new(trace, options.skip, options.rounds),
             parts: Parts::new(trace),
             streams: Streams::default(),
@@ -153,6 +134,7 @@ impl<'a> Replay<'a> {
             now: Now::Going,
             settled: false,
             looked: 0,
+            pinning: Pinning::default(),
             record: 0,
             waited: 0,
             in_place: 0,

@@ -3,7 +3,7 @@
 use crate::*;
 
 const AUTO: Options =
-    Options { rounds: 8, skip: 0, mover: true, strict: false, patience: 20_000_000, writes: true };
+    Options { rounds: 8, skip: 0, mover: true, strict: false, patience: 20_000_000, writes: Writes::All };
 
 fn machine(trace: &Trace) -> Machine {
     Machine::h200(1, trace.gpus[0].1, 48 << 30)
@@ -75,7 +75,7 @@ fn recorded_traces_stay_near_the_bound() {
     for (name, text, skip, gib, traffic, times) in RECORDED {
         let trace: Trace = text.parse().unwrap();
         let machine = Machine::h200(1, gib << 30, 32 << 30);
-        for (writes, time) in [false, true].into_iter().zip(times) {
+        for (writes, time) in [Writes::Nothing, Writes::All].into_iter().zip(times) {
             holds(name, &trace, &machine, Options { skip, writes, ..AUTO }, [time, traffic]);
         }
     }

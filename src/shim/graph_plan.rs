@@ -16,48 +16,62 @@ const DEVICE_LAUNCH: u64 = 4;
 /// Port of an edge that waits for the end of the first node, or for its leave to begin (programmatic launches); others
 /// only keep an order.
 const PROGRAMMATIC: u8 = 1;
+
+/// Why a graph is launched whole.
+pub type Why = &'static str;
+
 impl Plan {
-    /// What a graph does that `exec` was made from or updated to; `None` where it must be launched whole.
-    pub fn of(engine: &Engine, exec: CUgraphExec, graph: CUgraph) -> Option<Plan> {
+    /// What a graph does that `exec` was made from or updated to; why not, where it must be launched whole.
+    pub fn of(engine: &Engine, exec: CUgraphExec, graph: CUgraph) -> Result<Plan, Why> {
         let call = &engine.pool.device().call;
-        let mut flags = 0;
-        // SAFETY: the graph was just made; the out-parameter is live.
-        if unsafe { (call.cuGraphExecGetFlags?)(exec, &mut flags) } != CUDA_SUCCESS {
-            return None;
-        }
+        let flags = flags(call, exec).ok_or("its flags are not known")?;
         if flags & DEVICE_LAUNCH != 0 {
             launch_all_whole();
         }
         let mut plan = Plan { context: 0, nodes: Vec::new() };
         for node in in_order(call, graph)? {
-            match graph_read::kind(call, node)? {
+            match graph_read::kind(call, node).ok_or("a node's kind is not known")? {
                 graph_read::KERNEL => {
                     let (kernel, context) = kernel(call, node)?;
                     if context != 0 && plan.context != 0 && plan.context != context {
-                        return None;
+                        return Err("its kernels are of several contexts");
                     }
                     plan.context = plan.context.max(context);
                     plan.nodes.push(Node::Kernel(Box::new(kernel)));
                 }
-                graph_read::COPY => plan.nodes.push(copy(call, node)?),
-                graph_read::MEMSET => plan.nodes.push(memset(call, node)?),
+                graph_read::COPY => {
+                    plan.nodes
+                        .push(copy(call, node).ok_or("a copy is not within GPU memory and in one piece")?);
+                }
+                graph_read::MEMSET => {
+                    plan.nodes.push(memset(call, node).ok_or("a memset cannot be read")?);
+                }
                 graph_read::EMPTY => {}
-                _ => return None,
+                _ => return Err("a node is no kernel, copy or memset"),
             }
         }
-        (plan.context != 0).then_some(plan)
+        if plan.context == 0 { Err("it has no kernel") } else { Ok(plan) }
     }
 }
 
-/// The nodes of a graph that is a chain, in their order; `None` for others.
-fn in_order(call: &Functions, graph: CUgraph) -> Option<Vec<CUgraphNode>> {
-    let nodes = graph_read::nodes(call, graph)?;
+/// Flags that a graph was instantiated with.
+fn flags(call: &Functions, exec: CUgraphExec) -> Option<u64> {
+    let mut flags = 0;
+    // SAFETY: the graph was just made; the out-parameter is live.
+    let rc = unsafe { (call.cuGraphExecGetFlags?)(exec, &mut flags) };
+    (rc == CUDA_SUCCESS).then_some(flags)
+}
+
+/// The nodes of a graph that is a chain, in their order.
+fn in_order(call: &Functions, graph: CUgraph) -> Result<Vec<CUgraphNode>, Why> {
+    let nodes = graph_read::nodes(call, graph).ok_or("its nodes are not known")?;
     let edges = edges(call, graph)?;
     let index: HashMap<usize, usize> =
         nodes.iter().enumerate().map(|(index, &node)| (node as usize, index)).collect();
     let (mut waits, mut next) = (vec![0; nodes.len()], vec![Vec::new(); nodes.len()]);
     for (from, to) in edges {
-        let (from, to) = (*index.get(&from)?, *index.get(&to)?);
+        let place = |node| index.get(&node).copied().ok_or("an edge leads to no node");
+        let (from, to) = (place(from)?, place(to)?);
         waits[to] += 1;
         next[from].push(to);
     }
@@ -75,20 +89,21 @@ fn in_order(call: &Functions, graph: CUgraph) -> Option<Vec<CUgraphNode>> {
             })
             .collect();
     }
-    (ready.is_empty() && order.len() == nodes.len()).then_some(order)
+    let is_chain = ready.is_empty() && order.len() == nodes.len();
+    if is_chain { Ok(order) } else { Err("it has branches") }
 }
 
-/// The edges of a graph: from, to. `None` where one lets a node begin before the other's is over but for its memory:
-/// those may run side by side.
-fn edges(call: &Functions, graph: CUgraph) -> Option<Vec<(usize, usize)>> {
+/// The edges of a graph: from, to. Not where one lets a node begin before the other's is over but for its memory: those
+/// may run side by side.
+fn edges(call: &Functions, graph: CUgraph) -> Result<Vec<(usize, usize)>, Why> {
     let ask = |from: *mut CUgraphNode, to: *mut CUgraphNode, data: *mut c_void, count: &mut usize| {
         let rc = match call.cuGraphGetEdges_v2 {
             // SAFETY: the arrays are NULL, or have room for `count` edges.
             Some(ask) => unsafe { ask(graph, from, to, data, count) },
             // SAFETY: as above.
-            None => unsafe { (call.cuGraphGetEdges?)(graph, from, to, count) },
+            None => call.cuGraphGetEdges.map_or(1, |ask| unsafe { ask(graph, from, to, count) }),
         };
-        (rc == CUDA_SUCCESS).then_some(())
+        if rc == CUDA_SUCCESS { Ok(()) } else { Err("its edges are not known") }
     };
     let mut count = 0;
     ask(std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut(), &mut count)?;
@@ -98,9 +113,9 @@ fn edges(call: &Functions, graph: CUgraph) -> Option<Vec<(usize, usize)>> {
     ask(from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr().cast(), &mut count)?;
     let port = |data: &u64| data.to_ne_bytes()[0];
     if data.iter().any(|data| port(data) > PROGRAMMATIC) {
-        return None;
+        return Err("a node does not wait for the end of the one before");
     }
-    Some(from.iter().zip(&to).map(|(&from, &to)| (from as usize, to as usize)).take(count).collect())
+    Ok(from.iter().zip(&to).map(|(&from, &to)| (from as usize, to as usize)).take(count).collect())
 }
 
 /// An attribute of a kernel's node; `None` where the driver does not say.
@@ -112,20 +127,21 @@ fn attribute(call: &Functions, node: CUgraphNode, attribute: c_int) -> Option<[c
 }
 
 /// A kernel's node, and its context.
-fn kernel(call: &Functions, node: CUgraphNode) -> Option<(Kernel, u64)> {
-    let params = graph_read::kernel(call, node)?;
-    let cooperative = attribute(call, node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE)?[0] != 0;
-    let [x, y, z, ..] = attribute(call, node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)?;
+fn kernel(call: &Functions, node: CUgraphNode) -> Result<(Kernel, u64), Why> {
+    let params = graph_read::kernel(call, node).ok_or("a kernel's node cannot be read")?;
+    let told = |id| attribute(call, node, id).ok_or("a kernel's attributes are not known");
+    let cooperative = told(CU_LAUNCH_ATTRIBUTE_COOPERATIVE)?[0] != 0;
+    let [x, y, z, ..] = told(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)?;
     let cluster = (x.max(y).max(z) > 1).then_some([x, y, z]);
     // Drivers that do not know the attribute have no such nodes.
     let updatable = attribute(call, node, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE);
     if updatable.is_some_and(|value| value[0] != 0) || (cooperative && cluster.is_some()) {
-        return None;
+        return Err("a kernel's node may be changed by kernels, or is cooperative with clusters");
     }
     let function = if params.func.is_null() { params.kern } else { params.func };
-    let sizes = layout_of(call, function)?;
+    let sizes = layout_of(call, function).ok_or("a kernel's parameters are not known")?;
     if params.kernelParams.is_null() && !(sizes.is_empty() && params.extra.is_null()) {
-        return None;
+        return Err("a kernel's parameters are in one piece");
     }
     let (mut values, mut places) = (Vec::<Block>::new(), Vec::new());
     for (index, &size) in sizes.iter().enumerate() {
@@ -148,7 +164,7 @@ fn kernel(call: &Functions, node: CUgraphNode) -> Option<(Kernel, u64)> {
         values: values.into(),
         places,
     };
-    Some((kernel, params.ctx as u64))
+    Ok((kernel, params.ctx as u64))
 }
 
 /// A copy in one piece, from GPU memory to GPU memory.

@@ -46,7 +46,9 @@ pub fn updated_to(exec: CUgraphExec, graph: CUgraph) {
     walk(engine, graph, DEEPEST, &mut words);
     adds(exec, words);
     if engine.settings.graph_nodes {
-        let plan = Plan::of(engine, exec, graph);
+        let plan = Plan::of(engine, exec, graph)
+            .inspect_err(|why| log::debug!("a graph will be launched whole: {why}"))
+            .ok();
         let mut known = known();
         let one = known.get_or_insert_default().entry(exec as usize).or_default();
         one.plan = plan.filter(|_| !one.is_incomplete).map(Arc::new);
