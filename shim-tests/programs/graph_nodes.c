@@ -80,6 +80,14 @@ static void shadow(struct work *k) {
     axpy_shadow(k->x[2], 0, k->y[2], 0, k->minus, k->n);
 }
 
+// y += a * x with the parameters in one piece, as cuBLAS gives them.
+static void packed_axpy(CUstream s, struct block *y, struct block *x, float a, uint64_t n) {
+    struct { CUdeviceptr y, x; float a; uint64_t n; } all = {y->at, x->at, a, n};
+    size_t size = sizeof all;
+    void *list[] = {(void *)1, &all, (void *)2, &size, NULL};
+    CHECK(d.cuLaunchKernel(axpy_f32, 16, 1, 1, 256, 1, 1, 0, s, NULL, list));
+}
+
 // The same in a chain.
 static CUgraph capture_chain(struct world *w, struct work *k, CUstream s) {
     CUgraph graph;
@@ -91,7 +99,7 @@ static CUgraph capture_chain(struct world *w, struct work *k, CUstream s) {
     CHECK(cuMemsetD2D32Async(k->y[2]->at, PITCH, bits(7), WIDE, ROWS, s));
     CHECK(cuMemsetD8Async(k->y[2]->at + BLOCK / 2, 0, 1024, s));
     launch_on(w, s, axpy_f32, (void *[]){&k->y[0]->at, &k->y[1]->at, &k->half, &k->n});
-    launch_on(w, s, axpy_f32, (void *[]){&k->y[2]->at, &k->z->at, &k->half, &k->n});
+    packed_axpy(s, k->y[2], k->z, k->half, k->n);
     launch_on(w, s, axpy_f32, (void *[]){&k->x[2]->at, &k->y[2]->at, &k->minus, &k->n});
     CHECK(cuStreamEndCapture(s, &graph));
     return graph;

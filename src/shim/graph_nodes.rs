@@ -18,7 +18,7 @@ use crate::broken;
 use crate::gate;
 use crate::graph_read::Memset;
 use crate::hooks::access::give;
-use crate::hooks::launch::{Block, launch_plain};
+use crate::hooks::launch::{self, Block, launch_plain};
 use crate::start::Engine;
 use crate::{marks, quiet};
 
@@ -70,8 +70,15 @@ pub(crate) struct Kernel {
     /// Blocks of a cluster.
     pub(crate) cluster: Option<[c_uint; 3]>,
     pub(crate) values: Box<[Block]>,
-    /// Where in `values` each parameter begins.
-    pub(crate) places: Vec<usize>,
+    pub(crate) form: Form,
+}
+
+/// How a kernel's parameters are given.
+pub(crate) enum Form {
+    /// Each by itself: where in the values it begins.
+    Each(Vec<usize>),
+    /// In one piece of so many bytes.
+    Packed(usize),
 }
 
 impl Plan {
@@ -85,16 +92,24 @@ impl Plan {
         let (context, _) = engine.current()?;
         let one_gpu = engine.current_of_several().is_none();
         if ALL_WHOLE.load(Ordering::Relaxed) || self.context != context || !one_gpu {
+            log::debug!("a graph is launched whole: another context or GPU, or all graphs are");
             return None;
         }
-        let good = self.nodes.iter().all(|node| node.is_good(engine));
-        if !good || !order.has_room(engine, self.nodes.len(), stream) || !order.follow(engine, stream) {
+        if !self.nodes.iter().all(|node| node.is_good(engine)) {
+            log::debug!("a graph is launched whole: a node of it would fail");
+            return None;
+        }
+        if !order.has_room(engine, self.nodes.len(), stream) || !order.follow(engine, stream) {
+            log::debug!("a graph is launched whole: its stream is full, or its order cannot be kept");
             return None;
         }
         for (index, node) in self.nodes.iter().enumerate() {
             match node.launch(engine, stream) {
                 CUDA_SUCCESS => gate::step_aside(),
-                _ if index == 0 => return None,
+                rc if index == 0 => {
+                    log::debug!("a graph is launched whole: the driver answered {rc} for its first node");
+                    return None;
+                }
                 rc => {
                     order.mark_or_wait(engine, context, stream);
                     return Some(rc);
@@ -263,14 +278,25 @@ impl Kernel {
     }
 
     fn launch(&self, engine: &Engine, stream: CUstream) -> CUresult {
-        let values = self.values.as_ptr();
-        // SAFETY: every place lies in the values.
-        let mut params: Vec<*mut c_void> =
-            self.places.iter().map(|&place| unsafe { values.add(place) }.cast_mut().cast()).collect();
+        let values: *mut Block = self.values.as_ptr().cast_mut();
+        let mut bytes = match self.form {
+            Form::Packed(bytes) => bytes,
+            Form::Each(_) => 0,
+        };
+        let mut list: Vec<*mut c_void> = match &self.form {
+            // SAFETY: every place lies in the values.
+            Form::Each(places) => places.iter().map(|&place| unsafe { values.add(place) }.cast()).collect(),
+            Form::Packed(_) => launch::list_of(values.cast(), &mut bytes),
+        };
+        let none = std::ptr::null_mut();
+        let (params, extra) = match self.form {
+            Form::Each(_) => (list.as_mut_ptr(), none),
+            Form::Packed(_) => (none, list.as_mut_ptr()),
+        };
         let (function, cooperative) = (self.function as CUfunction, self.cooperative);
         let size = (self.grid, self.block, self.shared);
         // SAFETY: a kernel's node of the program's graph, with its parameters.
-        unsafe { launch_plain(engine, function, size, cooperative, self.cluster, stream, &mut params) }
+        unsafe { launch_plain(engine, function, size, cooperative, self.cluster, stream, (params, extra)) }
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use vgmem_abi::*;
 
 use crate::functions::Functions;
-use crate::graph_nodes::{Kernel, Node, Plan, launch_all_whole};
+use crate::graph_nodes::{Form, Kernel, Node, Plan, launch_all_whole};
 use crate::graph_read;
-use crate::hooks::launch::{Block, layout_of};
+use crate::hooks::launch::{Block, layout_of, packed};
 use crate::start::Engine;
 
 /// Flag of an instantiated graph: kernels may launch it.
@@ -139,21 +139,11 @@ fn kernel(call: &Functions, node: CUgraphNode) -> Result<(Kernel, u64), Why> {
         return Err("a kernel's node may be changed by kernels, or is cooperative with clusters");
     }
     let function = if params.func.is_null() { params.kern } else { params.func };
-    let sizes = layout_of(call, function).ok_or("a kernel's parameters are not known")?;
-    if params.kernelParams.is_null() && !(sizes.is_empty() && params.extra.is_null()) {
-        return Err("a kernel's parameters are in one piece");
+    let is_packed = params.kernelParams.is_null() && !params.extra.is_null();
+    if is_packed && cooperative {
+        return Err("a cooperative kernel's parameters are in one piece");
     }
-    let (mut values, mut places) = (Vec::<Block>::new(), Vec::new());
-    for (index, &size) in sizes.iter().enumerate() {
-        places.push(values.len());
-        values.resize(values.len() + size.div_ceil(size_of::<Block>()), Block::default());
-        let place = places[index];
-        // SAFETY: the driver has written one pointer for each parameter, to as many bytes; there is room for them.
-        unsafe {
-            let from = (*params.kernelParams.add(index)).cast_const().cast::<u8>();
-            from.copy_to_nonoverlapping(values.as_mut_ptr().add(place).cast(), size);
-        }
-    }
+    let (values, form) = if is_packed { in_one_piece(&params) } else { each(call, function, &params)? };
     let kernel = Kernel {
         function: function as usize,
         grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
@@ -162,9 +152,49 @@ fn kernel(call: &Functions, node: CUgraphNode) -> Result<(Kernel, u64), Why> {
         cooperative,
         cluster,
         values: values.into(),
-        places,
+        form,
     };
     Ok((kernel, params.ctx as u64))
+}
+
+/// A copy of a node's parameters that are given each by itself.
+fn each(
+    call: &Functions,
+    function: CUfunction,
+    params: &CUDA_KERNEL_NODE_PARAMS,
+) -> Result<(Vec<Block>, Form), Why> {
+    let sizes = layout_of(call, function).ok_or("a kernel's parameters are not known")?;
+    if params.kernelParams.is_null() && !sizes.is_empty() {
+        return Err("a kernel's node has no parameters");
+    }
+    let (mut values, mut places) = (Vec::new(), Vec::new());
+    for (index, &size) in sizes.iter().enumerate() {
+        places.push(values.len());
+        // SAFETY: the driver has written one pointer for each parameter, to as many bytes.
+        values.extend(unsafe { blocks((*params.kernelParams.add(index)).cast_const(), size) });
+    }
+    Ok((values, Form::Each(places)))
+}
+
+/// A copy of a node's parameters that are given in one piece, as those of cuBLAS are.
+fn in_one_piece(params: &CUDA_KERNEL_NODE_PARAMS) -> (Vec<Block>, Form) {
+    // SAFETY: the driver's own list.
+    let (buffer, size) = unsafe { packed(params.extra) };
+    // SAFETY: the list says that there are so many bytes.
+    (unsafe { blocks(buffer, size) }, Form::Packed(size))
+}
+
+/// A copy of some bytes.
+///
+/// # Safety
+/// So many can be read there.
+unsafe fn blocks(from: *const c_void, size: usize) -> Vec<Block> {
+    let mut values = vec![Block::default(); size.div_ceil(size_of::<Block>())];
+    if size > 0 {
+        // SAFETY: by contract; there is room for them.
+        unsafe { from.cast::<u8>().copy_to_nonoverlapping(values.as_mut_ptr().cast(), size) };
+    }
+    values
 }
 
 /// A copy in one piece, from GPU memory to GPU memory.

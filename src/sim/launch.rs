@@ -30,6 +30,8 @@ pub struct Launch {
     pub kernel: Arc<Kernel>,
     /// All blocks run at once.
     pub cooperative: bool,
+    /// The parameters are given in one piece.
+    pub packed: bool,
     function: u64,
     size: Grid,
     destination: Destination,
@@ -59,6 +61,7 @@ impl Grid {
             shared,
             cooperative: false,
             parameters: parameters.into(),
+            packed: false,
         })
     }
 }
@@ -77,13 +80,20 @@ impl Machine {
         let found = self.launchable(function, &destination)?;
         let size = Grid { grid, block, shared };
         size.check(&found)?;
-        Ok(Launch { kernel: found.kernel.clone(), cooperative: false, function, size, destination })
+        Ok(Launch {
+            kernel: found.kernel.clone(),
+            cooperative: false,
+            packed: false,
+            function,
+            size,
+            destination,
+        })
     }
 
     /// Launches with the parameters' bytes.
     pub fn launch(&'static self, launch: Launch, parameters: Vec<u8>) -> Answer {
         let mut call = launch.size.call(launch.function, launch.kernel, parameters)?;
-        call.cooperative = launch.cooperative;
+        (call.cooperative, call.packed) = (launch.cooperative, launch.packed);
         self.put(&launch.destination, Task::Kernel(call)).map(|_| ())
     }
 

@@ -30,6 +30,8 @@ pub struct KernelCall {
     pub cooperative: bool,
     /// The parameters' bytes.
     pub parameters: Arc<[u8]>,
+    /// They were given in one piece.
+    pub packed: bool,
 }
 
 type Call = dyn Fn(CUresult) + Send + Sync;

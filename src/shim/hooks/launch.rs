@@ -143,11 +143,10 @@ pub unsafe fn cuLibraryUnload(real: pointers::cuLibraryUnload, library: CUlibrar
     unsafe { real(library) }
 }
 
-/// Launches a kernel of ours or the program's as the program would, on a stream that is never NULL. `cluster`: blocks
-/// of a cluster.
+/// Launches a kernel as the program would, on a stream that is never NULL. `cluster`: blocks of a cluster.
 ///
 /// # Safety
-/// `params` are what a launch of the function takes.
+/// `params` and `extra` are what a launch of the function takes; a cooperative one takes no `extra`.
 pub(crate) unsafe fn launch_plain(
     engine: &Engine,
     function: CUfunction,
@@ -155,11 +154,10 @@ pub(crate) unsafe fn launch_plain(
     cooperative: bool,
     cluster: Option<[c_uint; 3]>,
     stream: CUstream,
-    params: &mut [*mut c_void],
+    (params, extra): (*mut *mut c_void, *mut *mut c_void),
 ) -> CUresult {
-    let (params, none) = (params.as_mut_ptr(), std::ptr::null_mut());
     // SAFETY: by contract.
-    let made = unsafe { prepare(function, params, none, stream) };
+    let made = unsafe { prepare(function, params, extra, stream) };
     let call = &engine.pool.device().call;
     // SAFETY: by contract; the attribute outlives the call.
     let launch = || unsafe {
@@ -167,7 +165,7 @@ pub(crate) unsafe fn launch_plain(
             _ if cooperative => {
                 (call.cuLaunchCooperativeKernel?)(function, x, y, z, a, b, c, shared, stream, params)
             }
-            None => (call.cuLaunchKernel?)(function, x, y, z, a, b, c, shared, stream, params, none),
+            None => (call.cuLaunchKernel?)(function, x, y, z, a, b, c, shared, stream, params, extra),
             Some(cluster) => {
                 let mut value = [0; 16];
                 value[..3].copy_from_slice(&cluster);
@@ -184,7 +182,7 @@ pub(crate) unsafe fn launch_plain(
                     attrs: (&raw mut attribute).cast(),
                     numAttrs: 1,
                 };
-                (call.cuLaunchKernelEx?)(&config, function, params, none)
+                (call.cuLaunchKernelEx?)(&config, function, params, extra)
             }
         })
     };
@@ -311,7 +309,7 @@ unsafe fn words(value: *const c_void, size: usize, name: &mut impl FnMut(u64)) {
 ///
 /// # Safety
 /// `extra` is a list as the driver's launch functions take it.
-unsafe fn packed(extra: *mut *mut c_void) -> (*const c_void, usize) {
+pub(crate) unsafe fn packed(extra: *mut *mut c_void) -> (*const c_void, usize) {
     let (mut buffer, mut size) = (std::ptr::null(), 0);
     let mut at = 0;
     // SAFETY: the list is made of pairs and ends with CU_LAUNCH_PARAM_END; the size's entry points to it.
@@ -325,6 +323,15 @@ unsafe fn packed(extra: *mut *mut c_void) -> (*const c_void, usize) {
             at += 2;
         }
     }
+}
+
+/// The list for a launch whose parameters are in one piece, of `size` bytes.
+pub(crate) fn list_of(buffer: *mut c_void, size: &mut usize) -> Vec<*mut c_void> {
+    let key = std::ptr::without_provenance_mut;
+    let size = (&raw mut *size).cast();
+    let [pointer, bytes, end] =
+        [CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END].map(key);
+    vec![pointer, buffer, bytes, size, end]
 }
 
 fn layout(call: &Functions, function: CUfunction) -> Arc<Layout> {

@@ -91,7 +91,7 @@ impl Call {
         let machine = machine()?;
         let mut launch =
             machine.prepare_launch(handle(self.function), self.grid, self.block, self.shared, self.stream)?;
-        launch.cooperative = self.cooperative;
+        (launch.cooperative, launch.packed) = (self.cooperative, !self.extra.is_null());
         // SAFETY: the caller's promise.
         let bytes = unsafe { collect(&launch.kernel, self.parameters, self.extra) }?;
         machine.launch(launch, bytes)

@@ -113,10 +113,11 @@ pub(super) unsafe fn kernel(
         true => (p.kern, true),
         false => (p.func, false),
     };
-    let call = machine.kernel_call(handle(function), is_kernel, size, |kernel| {
+    let mut call = machine.kernel_call(handle(function), is_kernel, size, |kernel| {
         // SAFETY: the caller's promise.
         unsafe { collect(kernel, p.kernelParams, p.extra) }
     })?;
+    call.packed = !p.extra.is_null();
     Ok((NodeContent::Kernel(call), handle(p.ctx)))
 }
 
@@ -377,8 +378,40 @@ pub(crate) unsafe fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, out: *mut 
     Ok(())
 }
 
-/// A launch whose parameters the program may look at, and where each is.
-type Kept = (KernelCall, Vec<usize>);
+/// A launch whose parameters the program may look at, and where each is, or the list that says where they all are.
+struct Kept {
+    call: KernelCall,
+    places: Vec<usize>,
+    /// Their size, to which such a list points.
+    size: Box<usize>,
+}
+
+impl Kept {
+    fn new(call: KernelCall) -> Kept {
+        let base = call.parameters.as_ptr().expose_provenance();
+        let size = Box::new(call.parameters.len());
+        let at = (&raw const *size).expose_provenance();
+        let places = match call.packed {
+            true => vec![
+                CU_LAUNCH_PARAM_BUFFER_POINTER,
+                base,
+                CU_LAUNCH_PARAM_BUFFER_SIZE,
+                at,
+                CU_LAUNCH_PARAM_END,
+            ],
+            false => call.kernel.parameters.iter().map(|(offset, _)| base + offset).collect(),
+        };
+        Kept { call, places, size }
+    }
+
+    /// Addresses of the parameters, and the list; the other one is NULL, as the driver has it.
+    fn lists(&self) -> [*mut *mut c_void; 2] {
+        debug_assert_eq!(*self.size, self.call.parameters.len());
+        let list = self.places.as_ptr().cast_mut().cast();
+        let none = std::ptr::null_mut();
+        if self.call.packed { [none, list] } else { [list, none] }
+    }
+}
 
 /// Launches of nodes that the program has asked for: their parameters stay until the node goes.
 static KEPT: Mutex<Option<HashMap<u64, Kept>>> = Mutex::new(None);
@@ -390,13 +423,12 @@ pub(super) fn describe(node: CUgraphNode) -> Answer<CUDA_KERNEL_NODE_PARAMS> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.get_or_insert_default();
     let known =
-        kept.get(&handle(node)).is_some_and(|(old, _)| Arc::ptr_eq(&old.parameters, &call.parameters));
+        kept.get(&handle(node)).is_some_and(|old| Arc::ptr_eq(&old.call.parameters, &call.parameters));
     if !known {
-        let base = call.parameters.as_ptr().expose_provenance();
-        let places = call.kernel.parameters.iter().map(|(offset, _)| base + offset).collect();
-        kept.insert(handle(node), (call, places));
+        kept.insert(handle(node), Kept::new(call));
     }
-    let (call, places) = kept.get(&handle(node)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let kept = kept.get(&handle(node)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let (call, [each, packed]) = (&kept.call, kept.lists());
     let none = std::ptr::null_mut();
     let function = pointer(call.function);
     Ok(CUDA_KERNEL_NODE_PARAMS {
@@ -408,8 +440,8 @@ pub(super) fn describe(node: CUgraphNode) -> Answer<CUDA_KERNEL_NODE_PARAMS> {
         blockDimY: call.block[1],
         blockDimZ: call.block[2],
         sharedMemBytes: call.shared,
-        kernelParams: places.as_ptr().cast_mut().cast(),
-        extra: std::ptr::null_mut(),
+        kernelParams: each,
+        extra: packed,
         kern: if is_kernel { function } else { none },
         ctx: pointer(context),
     })
