@@ -9,6 +9,7 @@
 
 mod bound;
 mod device;
+mod foretold;
 mod intervals;
 mod lanes;
 mod losses;

@@ -6,6 +6,7 @@ use vgmem_engine::Freed;
 
 use crate::bound::{Least, least};
 use crate::device::{HOME, OUT};
+use crate::foretold::foretold;
 use crate::intervals::least_time;
 use crate::losses::{LOOK, Loss, by_reason};
 use crate::machine::{Machine, Nanos};
@@ -38,6 +39,9 @@ pub struct Outcome {
     pub bound_both: Nanos,
     /// The native time, or that of fetching once what does not fit.
     pub overflow_once: Nanos,
+    /// Time and bytes fetched of a pager that knows the future and whose calls take no time; 0 where allocations
+    /// come and go in a round, or on several GPUs.
+    pub foretold: (Nanos, u64),
     /// The least bytes.
     pub least: Least,
     /// Bytes fetched.
@@ -107,6 +111,7 @@ fn measure(trace: &Trace, machine: &Machine, options: Options, rounds: &[Mark]) 
     let link = |bytes: u64, rate: f64| (bytes as f64 / rate) as Nanos;
     let phases = if machine.gpus == 1 { least_time(trace, options.skip, machine) } else { 0 };
     let bound = native.max(link(least.fetched, machine.rates.link)).max(phases);
+    let foretold = if machine.gpus == 1 { foretold(trace, &options, machine) } else { None };
     let overflow = least.used.saturating_sub(machine.memory);
     let work = |record: &Record| match record {
         Record::Launch(_, work) | Record::Copy(_, work) => work.ns,
@@ -123,6 +128,7 @@ fn measure(trace: &Trace, machine: &Machine, options: Options, rounds: &[Mark]) 
             .max(link(least.evicted, machine.rates.link))
             .max(link(least.fetched + least.evicted, machine.rates.both)),
         overflow_once: native.max(link(overflow, machine.rates.link)),
+        foretold: foretold.unwrap_or_default(),
         least,
         fetched: per_round(before.bytes[HOME], after.bytes[HOME]),
         evicted: per_round(before.bytes[OUT], after.bytes[OUT]),
@@ -193,6 +199,8 @@ impl Outcome {
             ("bound_ns", self.bound),
             ("bound_both_ns", self.bound_both),
             ("overflow_once_ns", self.overflow_once),
+            ("foretold_ns", self.foretold.0),
+            ("foretold_fetched_bytes", self.foretold.1),
             ("waited_ns", self.waited),
             ("busy_out_ns", self.busy_out),
             ("busy_home_ns", self.busy_home),
@@ -251,6 +259,7 @@ impl fmt::Display for Outcome {
         time(f, "bound", self.bound)?;
         time(f, "bound with all written back", self.bound_both)?;
         time(f, "overflow fetched once", self.overflow_once)?;
+        time(f, "the future known", self.foretold.0)?;
         writeln!(f, "{:<34}{:>12.3}", "ours / bound", self.ratio())?;
         let least = |f: &mut fmt::Formatter, name: &str, bytes: u64, least: u64| {
             let (share, least, bytes) = (ratio(bytes, least), mib(least), mib(bytes));
@@ -258,6 +267,7 @@ impl fmt::Display for Outcome {
         };
         least(f, "fetched", self.fetched, self.least.fetched)?;
         least(f, "evicted", self.evicted, self.least.evicted)?;
+        writeln!(f, "{:<34}{:>12.0} MiB", "fetched, the future known", mib(self.foretold.1))?;
         writeln!(f, "{:<34}{:>12}", "pages fetched", self.pages_fetched)?;
         writeln!(f, "{:<34}{:>12}", "pages evicted", self.pages_evicted)?;
         writeln!(f, "{:<34}{:>12.0} MiB", "used in place", mib(self.in_place))?;
