@@ -232,7 +232,14 @@ impl Device for VirtualDevice {
             let Some(size) = world.mapped.get(&at).map(|mapping| mapping.bytes) else {
                 return world.refuse(format!("access at {at:x}"));
             };
-            world.now += if host { by_size(costs.grant_host, size) } else { costs.grant_device };
+            let now = world.now;
+            let lanes = &mut world.lanes[gpu as usize];
+            world.now = now
+                + match (host, lanes.over(HOME, now) < lanes.begun(HOME)) {
+                    (true, true) => by_size(costs.grant_host_busy, size),
+                    (true, false) => by_size(costs.grant_host, size),
+                    (false, _) => costs.grant_device,
+                };
             let now = world.now;
             if let Some(mapping) = world.mapped.get_mut(&at) {
                 mapping.granted = now;

@@ -35,6 +35,8 @@ pub struct Costs {
     pub grant_device: Nanos,
     /// Letting a GPU use a page of the host: in any case, and for each MiB.
     pub grant_host: (Nanos, Nanos),
+    /// The same while copies are under way.
+    pub grant_host_busy: (Nanos, Nanos),
     /// Unmapping a page of a GPU.
     pub unmap_device: Nanos,
     /// Unmapping a page of the host: in any case, and for each MiB.
@@ -101,6 +103,7 @@ impl Machine {
                 map: 1_000,
                 grant_device: 40_000,
                 grant_host: (29_000, 9_800),
+                grant_host_busy: (29_000, 17_500),
                 unmap_device: 40_000,
                 unmap_host: (24_000, 2_060),
                 create_device: 30_000,

@@ -45,7 +45,7 @@ impl<'a> Replay<'a> {
             self.clock[PROGRAM] += self.machine.costs.mark;
         }
         self.pool.end_use(using, Ended::Marked(mark));
-        if !pressed || self.options.strict || !self.settled {
+        if !pressed || self.is_strict() || !self.settled {
             return;
         }
         if self.options.mover {
@@ -127,7 +127,7 @@ impl<'a> Replay<'a> {
     /// moves.
     pub(crate) fn rest(&mut self, until: Nanos, moved: Nanos) {
         let now = self.clock[PROGRAM];
-        let looks = !self.options.mover && !self.options.strict && self.settled;
+        let looks = !self.options.mover && !self.is_strict() && self.settled;
         if now >= until || !looks || now > moved + STILL {
             self.clock[PROGRAM] = now.max(until);
             self.poll(PROGRAM);
@@ -152,7 +152,7 @@ impl<'a> Replay<'a> {
     /// One step of the mover.
     pub(crate) fn move_pages(&mut self) {
         let begun = self.pool.device().begun();
-        if self.options.strict || !self.settled {
+        if self.is_strict() || !self.settled {
             return self.doze(MOVER, Nanos::MAX);
         }
         self.poll(MOVER);

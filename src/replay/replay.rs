@@ -298,7 +298,8 @@ impl<'a> Replay<'a> {
         if !self.pool.is_under_pressure() {
             return self.submit(work, gpu, Using::default());
         }
-        if self.options.strict || !self.settled {
+        self.pool.note_pointers(gpu, &named);
+        if self.is_strict() || !self.settled {
             return self.launch_strictly(function, work, gpu, &named);
         }
         let mut using = self.pool.begin_use(&named);
@@ -399,6 +400,11 @@ impl<'a> Replay<'a> {
         self.pool.claim(&mut using);
         self.leave(PROGRAM, true);
         self.submit(work, gpu, using);
+    }
+
+    /// Whether pages move only while nothing runs.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.options.strict || self.pool.goes_by_parts()
     }
 
     /// What a launch that waits does, whoever does it for it; the launch, if it still waits.
