@@ -222,6 +222,7 @@ impl<D: Device> Pool<D> {
             self.displaced.store(true, Ordering::Relaxed);
         }
         self.large.fetch_or(state.may_be_divided(slot), Ordering::Relaxed);
+        self.note_large(&state, slot);
         state.made += 1;
         state.note_peak();
         let late = state.peers.get(request.home as usize).is_some_and(|peers| peers & !build.access != 0);
@@ -256,6 +257,7 @@ impl<D: Device> Pool<D> {
             }
         }
         self.large.fetch_or(state.may_be_divided(slot), Ordering::Relaxed);
+        self.note_large(&state, slot);
         state.made += 1;
         state.note_peak();
         drop(state);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vgmem_policy::{PageRef, Pager, Placement};
+use vgmem_policy::{PageRef, Pager, Placement, Reach, Speed};
 
 use crate::device::{Context, Device, Handle, Place};
 use crate::frames::Frame;
@@ -31,6 +31,8 @@ pub struct GpuConfig {
     pub reserve: u64,
     /// Distance to every GPU's memory, `None` where this GPU cannot map it; 0 to itself.
     pub distances: Vec<Option<u32>>,
+    /// What it carries; nothing is used in place by choice where that is not known.
+    pub speed: Speed,
 }
 
 /// How a pool is built.
@@ -231,6 +233,9 @@ pub struct Pool<D: Device> {
     pub(crate) displaced: AtomicBool,
     /// Whether there ever was an allocation that may be divided.
     pub(crate) large: AtomicBool,
+    /// Whether any allocation was so large that it might be used where it lies.
+    pub(crate) tables: AtomicBool,
+    pub(crate) reach: Mutex<Reach>,
     /// Allocations of which launches bring parts.
     pub(crate) divided: AtomicU64,
     /// Pages that are not mapped at their address.
@@ -308,6 +313,8 @@ impl<D: Device> Pool<D> {
             holding: AtomicBool::new(false),
             displaced: AtomicBool::new(false),
             large: AtomicBool::new(false),
+            tables: AtomicBool::new(false),
+            reach: Mutex::default(),
             divided: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
             pager: Mutex::default(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Mutex;
 
-use vgmem_policy::{GRANULE, Placement};
+use vgmem_policy::{GRANULE, Placement, Speed};
 
 use crate::device::{Context, Copies, Device, DriverError, Handle, Place, Taken, Taking};
 use crate::pool::{Config, GpuConfig, Pool};
@@ -338,6 +338,7 @@ pub(crate) fn keeping(gpus: &[u64], host: u64, page: u64, placement: Placement, 
         exchange: 0,
         reserve: 0,
         distances: (0..gpus.len()).map(|other| Some(u32::from(other != index))).collect(),
+        speed: Speed { memory: 4_000_000, link: 50_000, cache: G, bytes: granules * G },
     };
     let config = Config {
         base: BASE,

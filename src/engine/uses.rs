@@ -96,6 +96,8 @@ fn has_passed(mark: &Mark, done: &[u64]) -> bool {
 pub struct Using {
     /// Allocations by slot, with their serial numbers: a slot may be another's when the submission ends.
     pub(crate) objects: Vec<(u32, u64)>,
+    /// Those of them that are used where they lie.
+    pub(crate) aside: Vec<u32>,
     /// GPUs whose allocations it may use all, one bit each.
     everything: u64,
     ready: bool,
@@ -110,6 +112,16 @@ impl Using {
     /// The allocations that it names, by slot.
     pub fn named(&self) -> Vec<u32> {
         self.objects.iter().map(|&(slot, _)| slot).collect()
+    }
+
+    /// Whether some are used where they lie.
+    pub fn leaves_some(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
+    /// Those that it wants at home.
+    pub fn wanted(&self) -> Vec<u32> {
+        self.named().into_iter().filter(|slot| !self.aside.contains(slot)).collect()
     }
 }
 
@@ -145,7 +157,7 @@ impl<D: Device> Pool<D> {
         for uses in of_gpus(&mut self.lock().everything, gpus) {
             uses.busy += 1;
         }
-        Using { objects: Vec::new(), everything: gpus, ready: true }
+        Using { everything: gpus, ready: true, ..Using::default() }
     }
 
     /// Whether all that the submission uses is where its addresses say; from then on it stays there until the end

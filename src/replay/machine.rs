@@ -1,9 +1,12 @@
 //! A machine as the replay knows it: sizes, rates, and what calls of the driver cost.
 
-use vgmem_policy::{GRANULE, auto_page_size};
+use vgmem_policy::{GRANULE, Speed, auto_page_size};
 
 /// Bytes per nanosecond, which is GB/s.
 pub type Rate = f64;
+/// Bytes of an H200's cache.
+const CACHE: u64 = 60 << 20;
+
 /// Nanoseconds.
 pub type Nanos = u64;
 
@@ -16,6 +19,8 @@ pub struct Rates {
     pub begin: Nanos,
     /// The same, both ways together.
     pub both: Rate,
+    /// A GPU and its memory.
+    pub memory: Rate,
     /// Between two GPUs, one way.
     pub peer: Rate,
     /// A kernel's reads and writes of host memory.
@@ -94,6 +99,7 @@ impl Machine {
                 link: 55.4,
                 begin: 8_000,
                 both: 101.0,
+                memory: 4_900.0,
                 peer: 395.0,
                 in_place: 51.0,
                 in_place_peer: 370.0,
@@ -125,6 +131,12 @@ impl Machine {
     pub(crate) fn exchange(&self, bytes: u64) -> u64 {
         let pages = bytes / self.page;
         self.page * (pages / 32).clamp(u64::from(pages >= 8), 8)
+    }
+
+    /// What a GPU and its link carry, as the library knows it.
+    pub(crate) fn speed(&self) -> Speed {
+        let link = (self.rates.link * 1e3) as u64;
+        Speed { memory: (self.rates.memory * 1e3) as u64, link, cache: CACHE, bytes: self.memory }
     }
 
     /// Whether the replay can run on it.

@@ -154,11 +154,21 @@ pub fn buffer() -> Trace {
     made.end()
 }
 
+/// Looks a few rows up in two tables of 2 GiB, then goes through 24 layers of 256 MiB: for 8 GiB.
+pub fn lookup() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let (tables, layers) = (made.all(2, 2 * G), made.all(24, 256 * M));
+    let row = made.allocate(ACTIVATION);
+    tables.iter().for_each(|table| made.launch("lookup", 12, &[*table, row]));
+    layers.iter().for_each(|layer| made.launch("layer", 1_000, &[*layer, row]));
+    made.end()
+}
+
 /// A made trace with its name.
 pub type Made = (&'static str, fn() -> Trace);
 
 /// All of them. The memory that each is meant for is in the trace.
-pub const ALL: [Made; 7] = [
+pub const ALL: [Made; 8] = [
     ("scan", scan),
     ("training", training),
     ("decode", decode),
@@ -166,4 +176,5 @@ pub const ALL: [Made; 7] = [
     ("adamw", adamw),
     ("stencil", stencil),
     ("buffer", buffer),
+    ("lookup", lookup),
 ];

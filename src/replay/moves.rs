@@ -34,9 +34,14 @@ impl<'a> Replay<'a> {
             }
         }
         self.write(work);
+        // A kernel reads no more than its time at home allows.
+        host = host.min((work.ns as f64 * rates.memory) as u64);
         let slow = host as f64 / rates.in_place + peer as f64 / rates.in_place_peer;
         self.in_place += host + peer;
         let ns = work.ns + (slow * rates.amplification) as Nanos;
+        if let Some(timing) = self.timing.take() {
+            self.pool.took(&timing, ns / 1_000 + 1);
+        }
         let names = work.operands.iter().map(|operand| operand.id).collect();
         let (mark, end) = self.streams.submit(work.stream, self.clock[PROGRAM], ns, names);
         self.pool.device().gave(gpu, end);

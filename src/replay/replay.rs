@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use vgmem_engine::{Config, GpuConfig, Place, Pool, Progress, Request, Using};
+use vgmem_engine::{Config, GpuConfig, Place, Pool, Progress, Request, Timing, Using};
 use vgmem_policy::Placement;
 
 use crate::device::{HOME, OUT, VirtualDevice};
@@ -86,6 +86,8 @@ pub(crate) struct Replay<'a> {
     pub(crate) settled: bool,
     pub(crate) looked: Nanos,
     pub(crate) pinning: Pinning,
+    /// The launch that is being made is timed.
+    pub(crate) timing: Option<Timing>,
     pub(crate) record: usize,
     pub(crate) waited: Nanos,
     pub(crate) in_place: u64,
@@ -101,6 +103,7 @@ fn config(machine: &Machine) -> Config {
         exchange,
         reserve: 0,
         distances: (0..machine.gpus).map(|other| Some(u32::from(other != index))).collect(),
+        speed: machine.speed(),
     };
     Config {
         base: ARENA.0,
@@ -135,6 +138,7 @@ impl<'a> Replay<'a> {
             settled: false,
             looked: 0,
             pinning: Pinning::default(),
+            timing: None,
             record: 0,
             waited: 0,
             in_place: 0,
@@ -299,14 +303,17 @@ impl<'a> Replay<'a> {
             return self.submit(work, gpu, Using::default());
         }
         self.pool.note_pointers(gpu, &named);
+        let mut wish = self.pool.wish(gpu, function, &named);
+        self.timing = wish.timing();
         if self.is_strict() || !self.settled {
-            return self.launch_strictly(function, work, gpu, &named);
+            let wanted = self.pool.wanted(&wish, &named);
+            return self.launch_strictly(function, work, gpu, (&named, &wanted));
         }
-        let mut using = self.pool.begin_use(&named);
+        let mut using = self.pool.begin_use(&named).leaving(&wish);
         self.pool.note_use(function, &using);
         let since = self.clock[PROGRAM];
-        // What is shown elsewhere is ready too, for the engine.
-        if self.options.mover && self.is_home(work) && self.pool.is_ready(&mut using) {
+        let home = self.pool.are_at_home(gpu, &using);
+        if self.options.mover && home && self.pool.is_ready(&mut using) {
             self.await_shown(work);
             return self.submit(work, gpu, using);
         }
@@ -345,28 +352,11 @@ impl<'a> Replay<'a> {
         pages
     }
 
-    /// Whether the allocations that work names are at home.
-    fn is_home(&self, work: &Work) -> bool {
-        work.operands.iter().filter_map(|operand| self.addresses.get(&operand.id)).all(|base| {
-            let bytes = self.pool.find(*base).map_or(0, |found| found.bytes);
-            let mut at = *base;
-            while at < base + bytes {
-                match self.pool.find(at) {
-                    Some(page) if page.place == Place::Gpu(page.home) => {
-                        at = page.page_base + page.page_bytes
-                    }
-                    _ => return false,
-                }
-            }
-            true
-        })
-    }
-
-    fn launch_strictly(&mut self, function: u64, work: &'a Work, gpu: u8, named: &[u64]) {
+    fn launch_strictly(&mut self, function: u64, work: &'a Work, gpu: u8, (named, wanted): (&[u64], &[u64])) {
         let since = self.clock[PROGRAM];
         self.lock(PROGRAM);
         let mut using = self.pool.begin_use(named);
-        let away = self.pool.note_launch(gpu, function, named);
+        let away = self.pool.note_launch(gpu, function, wanted);
         self.enter(PROGRAM);
         self.pool.claim(&mut using);
         self.leave(PROGRAM, true);
@@ -378,7 +368,7 @@ impl<'a> Replay<'a> {
             self.settled = true;
             self.enter(PROGRAM);
             // The virtual driver refuses nothing.
-            let _ = self.pool.bring(gpu, u64::from(gpu), named);
+            let _ = self.pool.bring(gpu, u64::from(gpu), wanted);
             self.leave(PROGRAM, true);
             self.waited += self.clock[PROGRAM] - since;
         }
@@ -420,13 +410,14 @@ impl<'a> Replay<'a> {
         self.enter(actor);
         let patient = from < waiting.since + self.options.patience;
         let context = u64::from(waiting.gpu);
-        let progress = self.pool.advance(waiting.gpu, context, &waiting.using.named(), patient);
+        let progress = self.pool.advance(waiting.gpu, context, &waiting.using.wanted(), patient);
         self.reserved = match progress {
             Progress::Waiting(bytes) => bytes,
             _ => 0,
         };
         let ready = progress == Progress::Ready && self.pool.is_ready(&mut waiting.using);
-        if !ready && (progress == Progress::Stuck || from > waiting.since + DEADLINE) {
+        let shows = progress == Progress::Ready && waiting.using.leaves_some();
+        if !ready && (shows || progress == Progress::Stuck || from > waiting.since + DEADLINE) {
             self.pool.claim(&mut waiting.using);
             waiting.over = true;
         }

@@ -65,6 +65,7 @@ fn holds(name: &str, trace: &Trace, machine: &Machine, options: Options, [time, 
 
 #[test]
 fn made_traces_stay_near_the_bound() {
+    // The last one knows of no bound: to read all that is named is not the least.
     for ((name, make), (same, time, traffic)) in made::ALL.into_iter().zip(MADE) {
         assert_eq!(name, same);
         let trace = make();
@@ -80,6 +81,20 @@ fn recorded_traces_stay_near_the_bound() {
         for (writes, time) in [Writes::Nothing, Writes::All].into_iter().zip(times) {
             holds(name, &trace, &machine, Options { skip, writes, ..AUTO }, [time, traffic]);
         }
+    }
+}
+
+#[test]
+fn tables_that_are_looked_up_stay_where_they_are() {
+    let trace = made::lookup();
+    for strict in [false, true] {
+        let found = replay(&trace, &machine(&trace), Options { rounds: 24, strict, ..AUTO }).unwrap();
+        let first = found.rounds[4];
+        println!("lookup: {} then {}, native {}, fetched {}", first, found.time, found.native, found.fetched);
+        assert!(found.fetched < 64 << 20, "{}", found.fetched);
+        // What a lookup reads over the link takes longer, no more.
+        assert!(found.time < found.native + 4_000_000, "{} {}", found.time, found.native);
+        assert!(first > 2 * found.time, "they were brought before: {first} {}", found.time);
     }
 }
 

@@ -16,13 +16,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vgmem_abi::*;
-use vgmem_engine::{Context, Ended, Using};
+use vgmem_engine::{Context, Ended, Using, Wish};
 
 use crate::capture::{Capture, capture_of};
+pub use crate::held::Held;
 use crate::scan::Ticket;
 use crate::start::{Engine, engine};
+use crate::times::Begun;
 use crate::trust::{self, Trust};
-use crate::{beside, broken, gate, loud, marks, mover, pinning, quiet, scan, stats, trace};
+use crate::{beside, broken, gate, loud, marks, mover, pinning, quiet, scan, stats, times, trace};
 
 /// How often launches look what to fetch next, at most, where no thread does.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
@@ -31,7 +33,7 @@ const COOLING: u64 = 64;
 const COOLING_MOST: u64 = 1 << 16;
 
 /// All GPUs.
-const ALL: u64 = u64::MAX;
+pub(crate) const ALL: u64 = u64::MAX;
 
 static ON: AtomicBool = AtomicBool::new(false);
 /// `VGMEM_SAFETY=auto`.
@@ -74,8 +76,9 @@ pub fn is_beside(engine: &Engine) -> bool {
 #[derive(Default)]
 pub struct Use {
     on: bool,
-    using: Using,
+    pub(crate) using: Using,
     scan: Option<Scan>,
+    timed: Option<Begun>,
     /// Work is in flight even where the call fails: scans of ours, or a part of a batch.
     begun: bool,
 }
@@ -85,40 +88,6 @@ struct Scan {
     function: CUfunction,
     ranges: Vec<(u64, u64)>,
     before: Ticket,
-}
-
-/// Memory that the driver looks at during a call: it stays mapped until this is dropped.
-#[must_use]
-#[derive(Default)]
-pub struct Held(Using);
-
-impl Held {
-    /// The allocations of these addresses.
-    pub fn of_addresses(addresses: &[u64]) -> Held {
-        let Some(engine) = engine().filter(|engine| is_beside(engine)) else { return Held::default() };
-        let mut using = engine.pool.begin_use(addresses);
-        engine.pool.claim(&mut using);
-        Held(using)
-    }
-
-    /// All that there is.
-    #[inline]
-    pub fn of_everything() -> Held {
-        match engine().filter(|engine| is_beside(engine)) {
-            None => Held::default(),
-            Some(engine) => Held(Use::of_everything(engine, ALL).0.using),
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if !self.0.is_empty()
-            && let Some(engine) = engine()
-        {
-            engine.pool.end_use(std::mem::take(&mut self.0), Ended::Nothing);
-        }
-    }
 }
 
 /// A launch as its parameters show it.
@@ -148,8 +117,24 @@ impl Use {
         }
         let named = pooled(engine, launch.words.unwrap_or(&[]));
         look_at_pointers(engine, gpu, &named);
+        let mut wish = engine.pool.wish(gpu, launch.function as u64, &named);
+        let timing = wish.timing();
+        let mut made = Use::of_known_launch(engine, context, gpu, launch, (&named, &wish));
+        made.timed = timing.and_then(|timing| times::begin(engine, context, launch.stream, timing));
+        made
+    }
+
+    /// A launch that names these addresses and wishes that.
+    fn of_known_launch(
+        engine: &Engine,
+        context: Context,
+        gpu: u8,
+        launch: &Launch,
+        (named, wish): (&[u64], &Wish),
+    ) -> Use {
+        let function = launch.function as u64;
         if !is_beside(engine) {
-            exchange(engine, context, gpu, launch.function as u64, &named);
+            exchange(engine, context, gpu, function, &engine.pool.wanted(wish, named));
             return Use::noted();
         }
         let trust = match launch.words {
@@ -157,17 +142,17 @@ impl Use {
             Some(_) => trust::of(engine, context, launch.function),
         };
         if matches!(trust, Trust::Unknown | Trust::Opaque) {
-            return Use::of_opaque_launch(engine, context, gpu, launch, &named, trust);
+            return Use::of_opaque_launch(engine, context, gpu, launch, named, trust);
         }
         let using = if is_disturbed(engine) {
-            let mut using = engine.pool.begin_use(&named);
+            let mut using = engine.pool.begin_use(named);
             engine.pool.claim(&mut using);
-            exchange(engine, context, gpu, launch.function as u64, &named);
+            exchange(engine, context, gpu, function, &engine.pool.wanted(wish, named));
             using
         } else {
             stats::BESIDE.add(1);
             calm_down();
-            beside::bring(engine, context, gpu, launch.function as u64, &named)
+            beside::bring(engine, context, gpu, function, (named, wish))
         };
         let mut made = Use { on: true, using, ..Use::default() };
         if trust == Trust::Sample {
@@ -253,7 +238,7 @@ impl Use {
     }
 
     /// Maps every page wherever it lies, and counts those that were hidden.
-    fn of_everything(engine: &Engine, gpus: u64) -> (Use, u64) {
+    pub(crate) fn of_everything(engine: &Engine, gpus: u64) -> (Use, u64) {
         let using = engine.pool.begin_use_of_everything(gpus);
         stats::ANYTHING.add(1);
         let shown = if broken::is("anything") { 0 } else { engine.pool.expose_all(gpus) };
@@ -283,6 +268,9 @@ impl Use {
 
     fn end(mut self, rc: CUresult, stream: CUstream) {
         let Some(engine) = engine() else { return };
+        if let Some(begun) = self.timed.take() {
+            times::end(engine, stream, begun, rc);
+        }
         loud::noticed(rc);
         if rc != CUDA_SUCCESS && !self.begun {
             return engine.pool.end_use(self.using, Ended::Nothing);
@@ -425,6 +413,7 @@ pub fn context_leaves(context: Context) -> Option<impl Sized> {
 /// A context may be about to end: none of its copies is under way, and none begins until this is dropped.
 pub fn context_may_leave(context: Context) -> Option<impl Sized> {
     trace::context_leaves(context);
+    times::context_leaves(context);
     let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
     let asleep = mover::context_leaves(context);
     Some((engine.pool.hold_still(context), asleep))

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use vgmem_abi::*;
 use vgmem_engine::{Config, Context, GpuConfig, Pool};
-use vgmem_policy::{GRANULE, auto_page_size};
+use vgmem_policy::{GRANULE, Speed, auto_page_size};
 
 use crate::real::{Driver, Functions};
 use crate::settings::{BadSetting, Devices, HostBudget, PerGpu, Safety, Settings, accepts};
@@ -56,6 +56,11 @@ pub struct Engine {
     /// The GPUs by ordinal.
     pub gpus: Vec<Gpu>,
 }
+
+/// Attributes of a GPU: clock of its memory in kHz, bits of the bus to it, bytes of the cache.
+const MEMORY_CLOCK: c_int = 36;
+const MEMORY_BUS: c_int = 37;
+const CACHE_BYTES: c_int = 38;
 
 const NEW: u8 = 0;
 const STARTING: u8 = 1;
@@ -288,6 +293,16 @@ fn attribute(call: &Functions, attribute: c_int, gpu: usize) -> Option<c_int> {
     (rc == CUDA_SUCCESS).then_some(value)
 }
 
+/// What a GPU carries, as its clocks say; the default where the driver does not.
+fn speed(call: &Functions, gpu: usize, bytes: u64) -> Speed {
+    let ask =
+        |what| attribute(call, what, gpu).and_then(|value| u64::try_from(value).ok()).filter(|&v| v > 0);
+    let known = (ask(MEMORY_CLOCK), ask(MEMORY_BUS), ask(CACHE_BYTES));
+    let (Some(kilohertz), Some(bits), Some(cache)) = known else { return Speed::default() };
+    // Two transfers of so many bits in a tick.
+    Speed { memory: kilohertz * bits / 4_000, cache, bytes, ..Speed::default() }
+}
+
 /// Settings that name GPUs or sizes which this machine does not have.
 fn check(settings: &Settings, gpus: &[(Gpu, bool)]) -> Result<(), BadSetting> {
     let bad = |name: &'static str, value: String, accepts: String| Err(BadSetting { name, value, accepts });
@@ -371,6 +386,7 @@ fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, byt
         exchange: if gpu.pooled { exchange(gpu.capacity) } else { 0 },
         reserve: reserve_of(settings, index, gpu.total),
         distances: (0..gpus.len()).map(|other| distance(call, index, other)).collect(),
+        speed: speed(call, index, gpu.capacity),
     };
     Config {
         base,

@@ -1,0 +1,130 @@
+//! How long launches take that name large allocations: the policy tells from it which they hardly touch.
+//!
+//! Two timed events stand around such a launch, on its stream; they are asked at later ones. A launch is timed a few
+//! times for each function and allocation, then ever more rarely.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vgmem_abi::*;
+use vgmem_engine::{Context, Timing};
+
+use crate::start::Engine;
+
+/// Launches that may wait for their end at a time; further ones are not timed.
+const MOST: usize = 64;
+/// Of them, those that are asked about at each launch.
+const LOOKS: usize = 4;
+
+/// A launch and the events around it, as numbers.
+struct Pending {
+    context: Context,
+    events: [usize; 2],
+    timing: Timing,
+}
+
+#[derive(Default)]
+struct Times {
+    pending: VecDeque<Pending>,
+    /// Events that nobody needs.
+    free: HashMap<Context, Vec<usize>>,
+}
+
+/// A launch that is about to be made.
+pub struct Begun {
+    context: Context,
+    event: usize,
+    timing: Timing,
+}
+
+static TIMES: Mutex<Option<Times>> = Mutex::new(None);
+
+fn times() -> MutexGuard<'static, Option<Times>> {
+    TIMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A launch on this stream of the current context is about to be made; `None` where it cannot be timed.
+pub fn begin(engine: &Engine, context: Context, stream: CUstream, timing: Timing) -> Option<Begun> {
+    let event = {
+        let mut times = times();
+        let times = times.get_or_insert_default();
+        times.settle(engine);
+        (times.pending.len() < MOST).then(|| times.event(engine, context)).flatten()?
+    };
+    if !record(engine, event, stream) {
+        give_back(context, &[event]);
+        return None;
+    }
+    Some(Begun { context, event, timing })
+}
+
+/// The launch was made, or refused.
+pub fn end(engine: &Engine, stream: CUstream, begun: Begun, rc: CUresult) {
+    let Begun { context, event, timing } = begun;
+    let last = match rc {
+        CUDA_SUCCESS => times().get_or_insert_default().event(engine, context),
+        _ => None,
+    };
+    let Some(last) = last else { return give_back(context, &[event]) };
+    if !record(engine, last, stream) {
+        return give_back(context, &[event, last]);
+    }
+    let pending = Pending { context, events: [event, last], timing };
+    times().get_or_insert_default().pending.push_back(pending);
+}
+
+/// A context may be about to end, and its events with it.
+pub fn context_leaves(context: Context) {
+    if let Some(times) = times().as_mut() {
+        times.pending.retain(|pending| pending.context != context);
+        times.free.remove(&context);
+    }
+}
+
+impl Times {
+    fn event(&mut self, engine: &Engine, context: Context) -> Option<usize> {
+        if let Some(event) = self.free.get_mut(&context).and_then(Vec::pop) {
+            return Some(event);
+        }
+        let mut event: CUevent = std::ptr::null_mut();
+        // SAFETY: the out-parameter is live; with time stamps.
+        let rc = unsafe { (engine.pool.device().call.cuEventCreate)(&mut event, 0) };
+        (rc == CUDA_SUCCESS).then_some(event as usize)
+    }
+
+    /// Tells the pool of launches that are over.
+    fn settle(&mut self, engine: &Engine) {
+        let device = engine.pool.device();
+        for _ in 0..LOOKS {
+            let Some(Pending { events: [begin, end], .. }) = self.pending.front() else { return };
+            let (begin, end) = (*begin as CUevent, *end as CUevent);
+            // SAFETY: our event; its context has not ended.
+            let asked = device.relaxed(|| unsafe { (device.call.cuEventQuery)(end) });
+            if asked == CUDA_ERROR_NOT_READY {
+                return;
+            }
+            let mut milliseconds = 0.0f32;
+            let known = asked == CUDA_SUCCESS
+                && device.call.cuEventElapsedTime.is_some_and(|elapsed| {
+                    // SAFETY: the out-parameter is live; both events are ours and over.
+                    unsafe { elapsed(&mut milliseconds, begin, end) == CUDA_SUCCESS }
+                });
+            let Some(Pending { context, events, timing }) = self.pending.pop_front() else { return };
+            self.free.entry(context).or_default().extend(events);
+            if known {
+                engine.pool.took(&timing, (f64::from(milliseconds) * 1e3).ceil() as u64);
+            }
+        }
+    }
+}
+
+/// Records an event of ours on a stream of the program's current context.
+fn record(engine: &Engine, event: usize, stream: CUstream) -> bool {
+    let device = engine.pool.device();
+    // SAFETY: as described; no capture is under way on the stream.
+    device.relaxed(|| unsafe { (device.call.cuEventRecord)(event as CUevent, stream) }) == CUDA_SUCCESS
+}
+
+fn give_back(context: Context, events: &[usize]) {
+    times().get_or_insert_default().free.entry(context).or_default().extend(events);
+}
