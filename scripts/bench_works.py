@@ -74,6 +74,7 @@ LLAMA = {"LAYERS": "32", "PREFILLS": "16", "STEPS": "16"}
 LLAMA_ABOUT = "shape of a Llama of 7B, prefill of 2,048 tokens, decoding one by one"
 ADAMW = {"STEPS": "12"}
 ADAMW_ABOUT = "transformer of 2.7B bf16 parameters, AdamW, 1,024 tokens a step"
+LOOKUP = {"TABLES": "3", "LAYERS": "32", "BATCH": "2048", "STEPS": "40"}
 SCANS = {"MIB": "256", "BUFFERS": "48", "ROUNDS": "10"}
 
 ON_THE_PROCESSOR = "its optimizer runs on the processor"
@@ -139,6 +140,8 @@ WORKS = (
          static={"STEPS": "3"}),
     Work("nodes_8G", f"{INFER_ABOUT}, a step as a CUDA graph launched node by node", "torch_infer.py",
          {**INFER, "FORM": "graph"}, "8G", library={"VGMEM_GRAPHS": "nodes"}),
+    Work("lookup_8G", "2,048 lookups in each of 3 tables of 2 GiB, 32 layers of 8192 x 8192 bf16 behind them",
+         "torch_lookup.py", LOOKUP, "8G", static={"STEPS": "6"}),
     *(Work(f"sweep_{over}", INFER_ABOUT, "torch_infer.py", INFER, over=over, once=True) for over in SWEEP),
 )
 

@@ -17,7 +17,6 @@ mod overlap;
 mod parts;
 mod paths;
 mod pool;
-mod reach;
 mod relocate;
 mod show;
 mod slab;
@@ -37,10 +36,13 @@ mod tests_parts;
 #[cfg(test)]
 mod tests_paths;
 #[cfg(test)]
+mod tests_touch;
+#[cfg(test)]
 mod tests_twins;
 #[cfg(test)]
 mod tests_unwritten;
 mod tiers;
+mod touch;
 mod twins;
 mod uses;
 mod vain;
@@ -53,6 +55,6 @@ pub use gate::Gate;
 pub use map::{PageId, PageMap};
 pub use overlap::{Progress, Still};
 pub use pool::{Config, Found, GpuConfig, Pool, Request};
-pub use reach::{Timing, Wish};
 pub use snapshot::{Snapshot, TierUse};
+pub use touch::{Timing, Wish};
 pub use uses::{Ended, Mark, Using};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vgmem_policy::{PageRef, Pager, Placement, Reach, Speed};
+use vgmem_policy::{PageRef, Pager, Placement, Speed, Touch};
 
 use crate::device::{Context, Device, Handle, Place};
 use crate::frames::Frame;
@@ -235,7 +235,7 @@ pub struct Pool<D: Device> {
     pub(crate) large: AtomicBool,
     /// Whether any allocation was so large that it might be used where it lies.
     pub(crate) tables: AtomicBool,
-    pub(crate) reach: Mutex<Reach>,
+    pub(crate) touch: Mutex<Touch>,
     /// Allocations of which launches bring parts.
     pub(crate) divided: AtomicU64,
     /// Pages that are not mapped at their address.
@@ -255,9 +255,8 @@ pub struct Pool<D: Device> {
     pub(crate) wanted_frames: Vec<AtomicU64>,
 }
 
-impl<D: Device> Pool<D> {
-    /// A pool over an arena that `device` has reserved.
-    pub fn new(device: D, config: Config) -> Pool<D> {
+impl State {
+    fn new(config: &Config) -> State {
         let account = |capacity, exchange| TierAccount {
             capacity,
             exchange,
@@ -270,7 +269,7 @@ impl<D: Device> Pool<D> {
         let mut tiers: Vec<TierAccount> =
             config.gpus.iter().map(|gpu| account(gpu.capacity, gpu.exchange)).collect();
         tiers.push(account(config.host_budget, config.host_exchange));
-        let state = State {
+        State {
             tiers,
             spans: Spans::new(config.base, config.bytes),
             pages: Slab::new(),
@@ -299,22 +298,29 @@ impl<D: Device> Pool<D> {
             unwritten: 0,
             helped: 0,
             lost: 0,
-        };
+        }
+    }
+}
+
+impl<D: Device> Pool<D> {
+    /// A pool over an arena that `device` has reserved.
+    pub fn new(device: D, config: Config) -> Pool<D> {
         let map = PageMap::new(config.base, config.bytes);
         let motions = config.gpus.iter().map(|_| Mutex::default()).collect();
         let looked = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
         let wanted_frames = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
         let unshown = config.gpus.iter().map(|_| Mutex::default()).collect();
+        let state = Mutex::new(State::new(&config));
         Pool {
             device,
             config,
             map,
-            state: Mutex::new(state),
+            state,
             holding: AtomicBool::new(false),
             displaced: AtomicBool::new(false),
             large: AtomicBool::new(false),
             tables: AtomicBool::new(false),
-            reach: Mutex::default(),
+            touch: Mutex::default(),
             divided: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
             pager: Mutex::default(),

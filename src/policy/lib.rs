@@ -12,10 +12,10 @@ mod gaps;
 mod pager;
 mod pieces;
 mod place;
-mod reach;
 mod rolling;
 mod room;
 mod sequence;
+mod touch;
 #[cfg(test)]
 mod traffic;
 
@@ -25,5 +25,5 @@ pub use extents::Extents;
 pub use pager::{Exchange, PageRef, Pager};
 pub use pieces::{GRANULE, Pieces, auto_page_size, pieces, round_up};
 pub use place::{Placement, Shortage, Tier, TierKind, place, spill_order};
-pub use reach::{Reach, Sight, Speed};
 pub use room::Room;
+pub use touch::{Sight, Speed, Touch};

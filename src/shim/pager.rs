@@ -119,6 +119,7 @@ impl Use {
         look_at_pointers(engine, gpu, &named);
         let mut wish = engine.pool.wish(gpu, launch.function as u64, &named);
         let timing = wish.timing();
+        stats::IN_PLACE.add(u64::from(wish.leaves_some()));
         let mut made = Use::of_known_launch(engine, context, gpu, launch, (&named, &wish));
         made.timed = timing.and_then(|timing| times::begin(engine, context, launch.stream, timing));
         made

@@ -33,6 +33,8 @@ impl Count {
 pub static BESIDE: Count = Count::zero();
 /// Launches while some allocation was brought by parts.
 pub static BY_PARTS: Count = Count::zero();
+/// Launches that used some allocation where it lay as they hardly touch it.
+pub static IN_PLACE: Count = Count::zero();
 /// Graphs that were launched node by node.
 pub static BY_NODES: Count = Count::zero();
 /// Submissions that may use anything.
@@ -49,10 +51,11 @@ pub static WAITED_BESIDE: Count = Count::zero();
 pub static WAITED_STRICT: Count = Count::zero();
 
 /// All of them by name.
-pub fn all() -> [(&'static str, u64); 9] {
+pub fn all() -> [(&'static str, u64); 10] {
     [
         ("launches_beside", BESIDE.get()),
         ("launches_by_parts", BY_PARTS.get()),
+        ("launches_in_place", IN_PLACE.get()),
         ("graphs_by_nodes", BY_NODES.get()),
         ("submissions_of_anything", ANYTHING.get()),
         ("strict_exchanges", STRICT.get()),

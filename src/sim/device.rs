@@ -5,6 +5,11 @@ use crate::settings::Link;
 use crate::util::{Answer, lock};
 use vgmem_abi::*;
 
+/// Clock of a GPU's memory in kHz, bits of the bus to it, bytes of the cache.
+const MEMORY_CLOCK: i32 = 36;
+const BUS: i32 = 5120;
+const L2_CACHE: i32 = 38;
+
 /// Attributes whose value is the same for every simulated GPU.
 const ATTRIBUTES: &[(i32, i32)] = &[
     (1, 1024), // threads of a block
@@ -26,9 +31,7 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (19, 1),         // host memory can be mapped
     (31, 1),         // concurrent kernels
     (21, 131_072),   // texture width
-    (36, 2_600_000), // memory clock, kHz
-    (37, 5120),      // memory bus, bits
-    (38, 50 << 20),  // L2
+    (37, BUS),       // memory bus, bits
     (39, 2048),      // threads of a multiprocessor
     (40, 3),         // copy engines
     (41, 1),         // unified addressing
@@ -112,6 +115,9 @@ impl Machine {
             CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device as i32 + 1,
             CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID | CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => 0,
             HOST_NUMA_VMM => (self.settings.driver >= 12020) as i32,
+            // Two transfers in a tick.
+            MEMORY_CLOCK => (self.settings.speed.0 * 4_000 / BUS as u64) as i32,
+            L2_CACHE => self.settings.speed.1 as i32,
             HOST_VMM => (self.settings.driver >= 13000) as i32,
             _ => ATTRIBUTES.iter().find(|(known, _)| *known == attribute).map_or(0, |(_, value)| *value),
         })

@@ -36,6 +36,9 @@ pub struct Settings {
     pub(crate) faults: Vec<Fault>,
     /// Least time of each operation on the GPU.
     pub latency: Duration,
+    /// What a GPU's memory carries, in MB/s, and bytes of its cache, as its attributes say; kernels take the time that
+    /// they take.
+    pub speed: (u64, u64),
     /// Name of the machine that processes share; none: this process has its own.
     pub machine: Option<String>,
 }
@@ -52,6 +55,7 @@ impl Default for Settings {
             driver: 13000,
             faults: Vec::new(),
             latency: Duration::ZERO,
+            speed: (3_328_000, 50 << 20),
             machine: None,
         }
     }
@@ -119,12 +123,20 @@ impl Settings {
                 let micros = number(value, 0, 10_000_000).ok_or("latency=0 to 10000000 (microseconds)")?;
                 self.latency = Duration::from_micros(micros);
             }
+            "membw" => {
+                self.speed.0 = number(value, 1, 100_000_000).ok_or("membw=1 to 100000000 (MB/s)")?;
+            }
+            "l2" => self.speed.1 = size(value).filter(|s| *s < 1 << 31).ok_or("l2=50M, less than 2G")?,
             "fault" => {
                 for one in value.split('+') {
                     self.faults.push(Fault::parse(one)?);
                 }
             }
-            _ => return Err("gpus, mem, context, host, link, seed, driver, latency, fault".to_string()),
+            _ => {
+                return Err(
+                    "gpus, mem, context, host, link, seed, driver, latency, membw, l2, fault".to_string()
+                );
+            }
         }
         Ok(())
     }

@@ -59,19 +59,21 @@ impl Pair {
 pub struct Sight {
     /// It is used where it lies.
     pub in_place: bool,
+    /// From this launch on: when it was used before says nothing any more.
+    pub begins: bool,
     /// The launch is to be timed.
     pub timed: bool,
 }
 
 /// What launches were seen to touch.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct Touch {
     pairs: HashMap<(u64, u32), Pair>,
     /// For each object its launches since one that may have read it.
     streaks: HashMap<u32, u32>,
 }
 
-impl Reach {
+impl Touch {
     /// Whether an object of so many bytes is ever used in place by choice.
     pub fn is_large(bytes: u64, speed: &Speed) -> bool {
         bytes > (speed.bytes / PART).max(2 * speed.cache)
@@ -83,8 +85,10 @@ impl Reach {
         pair.launches += 1;
         let timed = pair.timed < SAMPLES || pair.launches.is_power_of_two();
         let streak = self.streaks.entry(object).or_default();
-        *streak = if pair.touches_little(bytes, speed) { (*streak + 1).min(STREAK) } else { 0 };
-        Sight { in_place: *streak >= STREAK, timed }
+        let before = *streak;
+        *streak = if pair.touches_little(bytes, speed) { (before + 1).min(STREAK) } else { 0 };
+        let in_place = *streak == STREAK;
+        Sight { in_place, begins: in_place && before < STREAK, timed }
     }
 
     /// How long such a launch took.
@@ -115,14 +119,14 @@ mod tests {
     const SPEED: Speed = Speed { memory: 4_000_000, link: 50_000, cache: 64 << 20, bytes: 8 * GIB };
 
     /// So many launches of a function on an object of a GiB; how many of them used it in place.
-    fn launches(reach: &mut Reach, function: u64, count: u32, (home, away): (u64, u64)) -> u32 {
+    fn launches(touch: &mut Touch, function: u64, count: u32, (home, away): (u64, u64)) -> u32 {
         let mut in_place = 0;
         for _ in 0..count {
-            let sight = reach.named(function, 1, GIB, &SPEED);
+            let sight = touch.named(function, 1, GIB, &SPEED);
             in_place += u32::from(sight.in_place);
             if sight.timed {
                 let us = if sight.in_place { away } else { home };
-                reach.took(function, 1, GIB, us, sight.in_place, &SPEED);
+                touch.took(function, 1, GIB, us, sight.in_place, &SPEED);
             }
         }
         in_place
@@ -130,47 +134,47 @@ mod tests {
 
     #[test]
     fn a_lookup_uses_its_table_in_place() {
-        let mut reach = Reach::default();
-        assert_eq!(launches(&mut reach, 1, 20, (15, 400)), 20 - 3 - 7);
-        assert_eq!(launches(&mut reach, 1, 100, (15, 400)), 100);
+        let mut touch = Touch::default();
+        assert_eq!(launches(&mut touch, 1, 20, (15, 400)), 20 - 3 - 7);
+        assert_eq!(launches(&mut touch, 1, 100, (15, 400)), 100);
         // Another function has yet to be known.
-        assert_eq!(launches(&mut reach, 2, 10, (15, 400)), 0);
-        assert_eq!(launches(&mut reach, 2, 10, (15, 400)), 10);
+        assert_eq!(launches(&mut touch, 2, 10, (15, 400)), 0);
+        assert_eq!(launches(&mut touch, 2, 10, (15, 400)), 10);
     }
 
     #[test]
     fn what_is_read_is_brought() {
-        let mut reach = Reach::default();
-        assert_eq!(launches(&mut reach, 1, 100, (270, 0)), 0);
-        assert_eq!(launches(&mut reach, 2, 20, (15, 400)), 10);
+        let mut touch = Touch::default();
+        assert_eq!(launches(&mut touch, 1, 100, (270, 0)), 0);
+        assert_eq!(launches(&mut touch, 2, 20, (15, 400)), 10);
         // One that reads it all comes between: it is brought again, and stays so.
         for _ in 0..50 {
-            assert_eq!(launches(&mut reach, 1, 1, (270, 0)), 0);
-            assert_eq!(launches(&mut reach, 2, 7, (15, 400)), 0);
+            assert_eq!(launches(&mut touch, 1, 1, (270, 0)), 0);
+            assert_eq!(launches(&mut touch, 2, 7, (15, 400)), 0);
         }
     }
 
     #[test]
     fn what_is_read_again_and_again_is_brought_once_that_shows() {
-        let mut reach = Reach::default();
+        let mut touch = Touch::default();
         // In place up to the next launch that is timed, the sixteenth.
-        assert_eq!(launches(&mut reach, 1, 1_000, (15, 15_000)), 6);
+        assert_eq!(launches(&mut touch, 1, 1_000, (15, 15_000)), 6);
     }
 
     #[test]
     fn a_launch_that_was_long_once_is_looked_at_three_times_again() {
-        let mut reach = Reach::default();
-        launches(&mut reach, 1, 3, (15, 400));
-        reach.took(1, 1, GIB, 5_000, false, &SPEED);
-        assert_eq!(launches(&mut reach, 1, 14, (15, 400)), 0);
-        reach.forget(1);
-        assert_eq!(launches(&mut reach, 1, 20, (15, 400)), 10);
+        let mut touch = Touch::default();
+        launches(&mut touch, 1, 3, (15, 400));
+        touch.took(1, 1, GIB, 5_000, false, &SPEED);
+        assert_eq!(launches(&mut touch, 1, 14, (15, 400)), 0);
+        touch.forget(1);
+        assert_eq!(launches(&mut touch, 1, 20, (15, 400)), 10);
     }
 
     #[test]
     fn small_objects_are_brought() {
-        assert!(Reach::is_large(GIB, &SPEED));
-        assert!(!Reach::is_large(128 << 20, &SPEED));
-        assert!(!Reach::is_large(GIB, &Speed::default()));
+        assert!(Touch::is_large(GIB, &SPEED));
+        assert!(!Touch::is_large(128 << 20, &SPEED));
+        assert!(!Touch::is_large(GIB, &Speed::default()));
     }
 }

@@ -1,15 +1,15 @@
 //! Launches that hardly touch what they name: which of their allocations are used where they lie.
 //!
-//! The policy (`vgmem_policy::Reach`) tells from the times of launches. An allocation that is used so is neither brought
-//! nor noted as used, so that others have its memory; its pages are shown where they lie, and stay so.
+//! The policy (`vgmem_policy::Touch`) tells from the times of launches. An allocation that is used so is neither
+//! brought nor noted as used, so that others have its memory; its pages are shown where they lie, and stay so.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-use vgmem_policy::Reach;
+use vgmem_policy::Touch;
 
 use crate::device::Device;
-use crate::pool::{Pool, State};
+use crate::pool::{Note, Pool, State};
 use crate::uses::Using;
 
 /// What a launch wants at home, and what is wanted to be known of it.
@@ -38,6 +38,11 @@ struct Timed {
 pub struct Timing(Vec<Timed>);
 
 impl Wish {
+    /// Whether some are used where they lie.
+    pub fn leaves_some(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
     /// The launch has to be timed, and where its time is to be told.
     pub fn timing(&mut self) -> Option<Timing> {
         let timed = std::mem::take(&mut self.timed);
@@ -54,8 +59,8 @@ impl Using {
 }
 
 impl<D: Device> Pool<D> {
-    fn reach(&self) -> MutexGuard<'_, Reach> {
-        self.reach.lock().unwrap_or_else(PoisonError::into_inner)
+    fn touch(&self) -> MutexGuard<'_, Touch> {
+        self.touch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the large allocations that a launch of a function on GPU `home` names.
@@ -74,10 +79,13 @@ impl<D: Device> Pool<D> {
         if large.is_empty() {
             return wish;
         }
-        let mut reach = self.reach();
+        let mut touch = self.touch();
         for mut one in large {
-            let sight = reach.named(function, one.slot, one.bytes, speed);
+            let sight = touch.named(function, one.slot, one.bytes, speed);
             one.in_place &= sight.in_place;
+            if sight.begins {
+                self.note(Note::Gone(vec![one.slot]));
+            }
             wish.aside.extend(sight.in_place.then_some(one.slot));
             wish.timed.extend(sight.timed.then_some(one));
         }
@@ -88,7 +96,7 @@ impl<D: Device> Pool<D> {
     fn large_one(&self, state: &State, slot: u32, home: u8, function: u64) -> Option<Timed> {
         let allocation = state.allocations.get(slot)?;
         let (bytes, serial) = (allocation.span, allocation.serial);
-        let is_large = Reach::is_large(bytes, &self.config.gpus[home as usize].speed);
+        let is_large = Touch::is_large(bytes, &self.config.gpus[home as usize].speed);
         if !is_large || allocation.home != home || allocation.is_divided() {
             return None;
         }
@@ -103,7 +111,7 @@ impl<D: Device> Pool<D> {
             let lives = self.lock().allocations.get(one.slot).is_some_and(|a| a.serial == one.serial);
             if lives {
                 let speed = &self.config.gpus[one.home as usize].speed;
-                self.reach().took(one.function, one.slot, one.bytes, us, one.in_place, speed);
+                self.touch().took(one.function, one.slot, one.bytes, us, one.in_place, speed);
             }
         }
     }
@@ -119,14 +127,14 @@ impl<D: Device> Pool<D> {
     pub(crate) fn note_large(&self, state: &State, slot: u32) {
         if let Some(one) = state.allocations.get(slot) {
             let speed = &self.config.gpus[one.home as usize].speed;
-            self.tables.fetch_or(Reach::is_large(one.span, speed), Ordering::Relaxed);
+            self.tables.fetch_or(Touch::is_large(one.span, speed), Ordering::Relaxed);
         }
     }
 
     /// An allocation is gone.
-    pub(crate) fn forget_reach(&self, slot: u32) {
+    pub(crate) fn forget_touch(&self, slot: u32) {
         if self.tables.load(Ordering::Relaxed) {
-            self.reach().forget(slot);
+            self.touch().forget(slot);
         }
     }
 }

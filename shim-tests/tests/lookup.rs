@@ -1,0 +1,37 @@
+//! Launches that hardly touch what they name (`touch`): their tables stay where they are.
+
+use shim_tests::{Report, Run, Source};
+
+/// A GPU whose memory is as slow as the simulated one is, and one that is as fast as it says.
+const SLOW: &str = ",membw=200,l2=4K";
+const FAST: &str = "";
+
+fn run(mode: &str, safety: &str, speed: &str) -> Report {
+    let program = Source::program("lookup").flags(&["-O2"]).build();
+    let run = Run::new(program).args(&[mode, "1"]).limit(90).sim(&format!("gpus=1,mem=136M,host=4G{speed}"));
+    let run = run.env("VGMEM_HOST", "2G").env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_PAGING", "auto");
+    let (outcome, report) = Report::of(&run.env("VGMEM_SAFETY", safety));
+    let case = format!("{mode}, {safety}, {speed}");
+    assert_eq!((outcome.number("wrong"), outcome.stderr.as_str()), (0, ""), "{case}: {outcome:#?}");
+    assert_eq!((report.number("live"), report.number("lost")), (0, 0), "{case}: {report:?}");
+    report
+}
+
+#[test]
+fn a_table_that_is_looked_up_stays_where_it_is() {
+    for safety in ["strict", "auto"] {
+        let (stays, comes) = (run("few", safety, SLOW), run("few", safety, FAST));
+        let (kept, brought) = (stays.number("launches_in_place"), comes.number("launches_in_place"));
+        assert!(kept >= 40 && brought == 0, "{safety}: {kept} and {brought} in place");
+        let (few, many) = (stays.number("fetched"), comes.number("fetched"));
+        assert!(3 * few < many, "{safety}: {few} pages came, {many} where the table comes");
+    }
+}
+
+/// The same function touches the whole of its part of the table later: that it may do so in place is all that is asked.
+#[test]
+fn a_table_that_is_read_after_all_holds_what_it_should() {
+    for safety in ["strict", "auto"] {
+        assert!(run("all", safety, SLOW).number("launches_in_place") >= 40, "{safety}");
+    }
+}
