@@ -139,13 +139,13 @@ impl<D: Device> Pool<D> {
 
     /// Notes a launch of a function, by a number of the caller's, that uses these allocations.
     pub fn note_use(&self, function: u64, using: &Using) {
-        self.note(Note::Launch(function, using.wanted()));
+        self.note(Note::Launch(function, using.named()));
     }
 
     /// Whether all pages of a launch that may come home are there. Takes no lock on motions.
     pub fn are_at_home(&self, home: u8, using: &Using) -> bool {
         let Wants { missing, hidden, coming, in_use } =
-            self.wanting(For { home, context: 0 }, &using.wanted());
+            self.wanting(For { home, context: 0 }, &using.named());
         missing.is_empty() && hidden.is_empty() && !coming && in_use == 0
     }
 

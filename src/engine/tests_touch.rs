@@ -7,6 +7,7 @@ use crate::pool::Pool;
 use crate::testing::{G, Mock};
 use crate::tests::{ask, check, pages};
 use crate::tests_pager::small;
+use crate::uses::Ended;
 
 /// A function that looks a table up, and one that reads it.
 const LOOKUP: u64 = 1;
@@ -18,13 +19,13 @@ const LONG: u64 = 100;
 /// A launch in strict as the shim makes it; whether pages were to come for it.
 fn launch(pool: &Pool<Mock>, function: u64, us: u64, addresses: &[u64]) -> bool {
     let mut wish = pool.wish(0, function, addresses);
-    let wanted = pool.wanted(&wish, addresses);
+    let (wanted, _) = pool.split(&wish, addresses);
     let away = pool.note_launch(0, function, &wanted);
     if away {
         pool.bring(0, 100, &wanted).unwrap();
     }
     if let Some(timing) = wish.timing() {
-        pool.took(&timing, us);
+        pool.took(&timing, us, 0);
     }
     away
 }
@@ -80,45 +81,60 @@ fn what_came_in_the_place_of_a_table_is_brought() {
     launch(&pool, READ, LONG, &[other]);
     let new = pool.allocate(ask(0, 8 * G)).unwrap();
     let wish = pool.wish(0, LOOKUP, &[new]);
-    assert_eq!(pool.wanted(&wish, &[new]), [new]);
+    assert_eq!(pool.split(&wish, &[new]), (vec![new], vec![]));
+}
+
+/// A launch beside others as the shim makes it, which waits for the best page to go; how many steps it waited.
+fn beside(pool: &Pool<Mock>, function: u64, us: u64, addresses: &[u64]) -> usize {
+    let mut wish = pool.wish(0, function, addresses);
+    wish.timing().iter().for_each(|timing| pool.took(timing, us, 0));
+    let (wanted, aside) = pool.split(&wish, addresses);
+    let mut using = pool.begin_use(&wanted);
+    pool.note_use(function, &using);
+    let steps =
+        (0..100).take_while(|_| pool.advance(0, 100, &using.named(), true) != Progress::Ready).count();
+    assert!(pool.is_ready(&mut using), "function {function} waits for ever");
+    let mut rest = pool.begin_use(&aside);
+    if !pool.is_ready(&mut rest) {
+        pool.claim(&mut rest);
+    }
+    assert!(pool.is_ready(&mut rest), "shown, wherever it lies");
+    pool.end_use(using.and(rest), Ended::Nothing);
+    pool.look_ahead(0, 100, 0);
+    steps
 }
 
 #[test]
 fn beside_work_a_table_is_shown_where_it_lies() {
     let (pool, [table, one, other]) = three();
     pool.nothing_in_flight();
-    let begin = |function, at: u64| {
-        let mut wish = pool.wish(0, function, &[at]);
-        let us = if function == LOOKUP { SHORT } else { LONG };
-        wish.timing().iter().for_each(|timing| pool.took(timing, us));
-        let using = pool.begin_use(&[at]).leaving(&wish);
-        pool.note_use(function, &using);
-        using
+    let round = || {
+        beside(&pool, LOOKUP, SHORT, &[table]);
+        beside(&pool, READ, LONG, &[one]);
+        beside(&pool, READ, LONG, &[other]);
     };
-    for _ in 0..40 {
-        for (function, at) in [(LOOKUP, table), (READ, one), (READ, other)] {
-            let mut using = begin(function, at);
-            for _ in 0..100 {
-                if pool.advance(0, 100, &using.wanted(), false) == Progress::Ready {
-                    break;
-                }
-            }
-            if !pool.is_ready(&mut using) {
-                pool.claim(&mut using);
-            }
-            assert!(pool.is_ready(&mut using), "shown, wherever it lies");
-            pool.end_use(using, crate::uses::Ended::Nothing);
-            pool.look_ahead(0, 100, 0);
-        }
-    }
+    (0..40).for_each(|_| round());
     let fetched = pool.snapshot().fetched;
-    for (function, at) in [(LOOKUP, table), (READ, one), (READ, other)] {
-        let mut using = begin(function, at);
-        assert!(pool.are_at_home(0, &using) && pool.is_ready(&mut using), "function {function}");
-        assert_eq!(using.leaves_some(), at == table);
-        pool.end_use(using, crate::uses::Ended::Nothing);
-    }
+    round();
     assert_eq!(pool.snapshot().fetched, fetched);
+    assert!(is_home(&pool, one) && is_home(&pool, other) && !is_home(&pool, table));
+    check(&pool, &[20, 68]);
+}
+
+/// A launch that looks up in a table does not wait for the table's pages to go: they go for what it wants.
+#[test]
+fn a_table_goes_for_the_launch_that_uses_it() {
+    let (pool, [table, one, other]) = three();
+    pool.nothing_in_flight();
+    for _ in 0..40 {
+        beside(&pool, LOOKUP, SHORT, &[table, one]);
+        assert!(is_home(&pool, one));
+        beside(&pool, LOOKUP, SHORT, &[table, other]);
+        assert!(is_home(&pool, other));
+    }
+    for at in [one, other] {
+        assert_eq!(beside(&pool, LOOKUP, SHORT, &[table, at]), 0);
+    }
     assert!(is_home(&pool, one) && is_home(&pool, other) && !is_home(&pool, table));
     check(&pool, &[20, 68]);
 }

@@ -10,7 +10,6 @@ use vgmem_policy::Touch;
 
 use crate::device::Device;
 use crate::pool::{Note, Pool, State};
-use crate::uses::Using;
 
 /// What a launch wants at home, and what is wanted to be known of it.
 #[derive(Debug, Default)]
@@ -47,14 +46,6 @@ impl Wish {
     pub fn timing(&mut self) -> Option<Timing> {
         let timed = std::mem::take(&mut self.timed);
         (!timed.is_empty()).then_some(Timing(timed))
-    }
-}
-
-impl Using {
-    /// Leaves some allocations where they lie.
-    pub fn leaving(mut self, wish: &Wish) -> Using {
-        self.aside.clone_from(&wish.aside);
-        self
     }
 }
 
@@ -105,22 +96,32 @@ impl<D: Device> Pool<D> {
         Some(Timed { slot, serial, function, home, bytes, in_place })
     }
 
-    /// A timed launch took so many microseconds.
-    pub fn took(&self, Timing(all): &Timing, us: u64) {
+    /// A timed launch took so many microseconds; it is `now`, in microseconds since any time.
+    pub fn took(&self, Timing(all): &Timing, us: u64, now: u64) {
         for one in all {
             let lives = self.lock().allocations.get(one.slot).is_some_and(|a| a.serial == one.serial);
-            if lives {
-                let speed = &self.config.gpus[one.home as usize].speed;
-                self.touch().took(one.function, one.slot, one.bytes, us, one.in_place, speed);
+            let mut touch = self.touch();
+            match one.in_place {
+                _ if !lives => {}
+                true => {
+                    let speed = &self.config.gpus[one.home as usize].speed;
+                    touch.took_in_place(one.slot, one.bytes, us, now, speed);
+                }
+                false => touch.took(one.function, one.slot, us),
             }
         }
     }
 
-    /// Those of the addresses that lie in what the launch wants at home.
-    pub fn wanted(&self, wish: &Wish, addresses: &[u64]) -> Vec<u64> {
+    /// Of the addresses that a launch names those in what it wants at home, and those in what it uses where it lies.
+    pub fn split(&self, wish: &Wish, addresses: &[u64]) -> (Vec<u64>, Vec<u64>) {
         let state = self.lock();
         let is_aside = |at: u64| self.slot_of(&state, at).is_some_and(|slot| wish.aside.contains(&slot));
-        addresses.iter().copied().filter(|&at| !is_aside(at)).collect()
+        addresses.iter().partition(|&&at| !is_aside(at))
+    }
+
+    /// Functions are gone: their numbers may come back for others.
+    pub fn forget_functions(&self) {
+        self.touch().forget_functions();
     }
 
     /// An allocation was made: whether launches have to be looked at.

@@ -96,8 +96,6 @@ fn has_passed(mark: &Mark, done: &[u64]) -> bool {
 pub struct Using {
     /// Allocations by slot, with their serial numbers: a slot may be another's when the submission ends.
     pub(crate) objects: Vec<(u32, u64)>,
-    /// Those of them that are used where they lie.
-    pub(crate) aside: Vec<u32>,
     /// GPUs whose allocations it may use all, one bit each.
     everything: u64,
     ready: bool,
@@ -114,14 +112,11 @@ impl Using {
         self.objects.iter().map(|&(slot, _)| slot).collect()
     }
 
-    /// Whether some are used where they lie.
-    pub fn leaves_some(&self) -> bool {
-        !self.aside.is_empty()
-    }
-
-    /// Those that it wants at home.
-    pub fn wanted(&self) -> Vec<u32> {
-        self.named().into_iter().filter(|slot| !self.aside.contains(slot)).collect()
+    /// Both of two that are ready, as one.
+    pub fn and(mut self, other: Using) -> Using {
+        debug_assert!(self.ready && other.ready);
+        self.objects.extend(other.objects);
+        self
     }
 }
 

@@ -396,4 +396,31 @@ mod tests {
         let going = pager.make_room(&[2], &all, &[2], 2, true).unwrap();
         assert_eq!(sizes(&going), [4]);
     }
+
+    /// Objects of one page each, used in turn by 64 launches: some at home, some of these clean; 1 comes.
+    fn standing(home: &[(u32, bool)]) -> (Pager, Standings) {
+        let mut pager = Pager::default();
+        (0..8).for_each(|_| (1..=64).for_each(|object| pager.launch(&[object])));
+        let mut all = Standings::default();
+        all.push(1, true, std::iter::once((page(1), false)));
+        for &(object, clean) in home {
+            all.push(object, true, std::iter::once((PageRef { clean, ..page(object) }, true)));
+        }
+        (pager, all)
+    }
+
+    #[test]
+    fn of_those_needed_nearly_as_late_clean_pages_go_first() {
+        let going = |home: &[(u32, bool)]| {
+            let (pager, all) = standing(home);
+            let waits = pager.make_room(&[1], &all, &[1], 1, true).unwrap();
+            let ahead = pager.ahead(&all, Room::default(), 1, 0).evict;
+            let objects = |pages: Vec<PageRef>| pages.iter().map(|page| page.object).collect::<Vec<u32>>();
+            (objects(waits), objects(ahead))
+        };
+        // 64 was used last: it is needed latest. 62 hardly sooner, 40 much sooner.
+        assert_eq!(going(&[(62, true), (40, true), (64, false)]), (vec![62], vec![62]));
+        assert_eq!(going(&[(62, false), (40, true), (64, false)]), (vec![64], vec![64]));
+        assert_eq!(going(&[(62, true), (64, true)]), (vec![64], vec![64]));
+    }
 }

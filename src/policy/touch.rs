@@ -2,8 +2,11 @@
 //!
 //! A launch that takes less time than reading an object from the GPU's memory cannot have read it: a lookup in a table
 //! touches a few rows. To bring such an object costs all its bytes over the link, to use it in place only what is
-//! touched. A launch that reads the same bytes again and again does so over the link, too; that shows in its time, and
-//! its object is brought from then on.
+//! touched.
+//!
+//! What that costs is watched: launches that read the same bytes again, or each another part of one buffer, take their
+//! time. Once as much was spent as half of what bringing takes, it must have been no more than a tenth of the time that
+//! passed, or the object is brought from then on. So in place never costs more than that.
 
 use std::collections::HashMap;
 
@@ -13,6 +16,13 @@ const PART: u64 = 128;
 const STREAK: u32 = 8;
 /// Launches of a function on an object that are timed before their time is known; later ones that are a power of two.
 const SAMPLES: u64 = 3;
+/// Launches in place after which their cost is judged, unless it is this many times what bringing takes.
+const JUDGED: u32 = 8;
+const DEAR: u64 = 4;
+/// Of the time, this part may go into uses in place.
+const SHARE: u64 = 10;
+/// An object that was wanted whole again so often is used in both ways: when it is needed whole can be foretold.
+const RETURNS: u32 = 2;
 
 /// What a GPU and its link carry, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +44,20 @@ impl Default for Speed {
     }
 }
 
+impl Speed {
+    /// Microseconds that bringing so many bytes takes.
+    fn price(&self, bytes: u64) -> u64 {
+        (bytes / self.link.max(1)).max(1)
+    }
+}
+
 /// Launches of one function on one object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
     launches: u64,
-    /// Times of the last ones that were timed with the object at home, in microseconds, rounded up; 0 is none.
+    /// Times of the last ones that were timed with the object at home, in microseconds.
     times: [u64; SAMPLES as usize],
     timed: u64,
-    /// In place it took long.
-    rereads: bool,
 }
 
 impl Pair {
@@ -50,8 +65,28 @@ impl Pair {
     fn touches_little(&self, bytes: u64, speed: &Speed) -> bool {
         let longest = self.times.iter().max().copied().unwrap_or(0);
         let read = longest.saturating_mul(speed.memory).saturating_add(speed.cache);
-        self.timed >= SAMPLES && !self.rereads && read <= bytes / 2
+        self.timed >= SAMPLES && read <= bytes / 2
     }
+}
+
+/// What was spent on uses of an object in place.
+#[derive(Clone, Copy, Debug)]
+struct Rent {
+    /// Since then, in microseconds.
+    since: u64,
+    spent: u64,
+    launches: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Object {
+    /// Its launches since one that may have read it.
+    streak: u32,
+    /// How often one did that came after uses in place.
+    returns: u32,
+    rent: Option<Rent>,
+    /// It is brought whatever launches touch of it.
+    brought: bool,
 }
 
 /// What is to be done about an object that a launch names.
@@ -69,8 +104,7 @@ pub struct Sight {
 #[derive(Clone, Debug, Default)]
 pub struct Touch {
     pairs: HashMap<(u64, u32), Pair>,
-    /// For each object its launches since one that may have read it.
-    streaks: HashMap<u32, u32>,
+    objects: HashMap<u32, Object>,
 }
 
 impl Touch {
@@ -81,32 +115,57 @@ impl Touch {
 
     /// A launch of a function names a large object.
     pub fn named(&mut self, function: u64, object: u32, bytes: u64, speed: &Speed) -> Sight {
+        let one = self.objects.entry(object).or_default();
+        if one.brought {
+            return Sight::default();
+        }
         let pair = self.pairs.entry((function, object)).or_default();
         pair.launches += 1;
-        let timed = pair.timed < SAMPLES || pair.launches.is_power_of_two();
-        let streak = self.streaks.entry(object).or_default();
-        let before = *streak;
-        *streak = if pair.touches_little(bytes, speed) { (before + 1).min(STREAK) } else { 0 };
-        let in_place = *streak == STREAK;
-        Sight { in_place, begins: in_place && before < STREAK, timed }
+        let little = pair.touches_little(bytes, speed);
+        let was_in_place = one.streak == STREAK;
+        one.streak = if little { (one.streak + 1).min(STREAK) } else { 0 };
+        if was_in_place && !little {
+            one.returns += 1;
+            (one.rent, one.brought) = (None, one.returns == RETURNS);
+        }
+        let in_place = one.streak == STREAK;
+        let timed = in_place || pair.timed < SAMPLES || pair.launches.is_power_of_two();
+        Sight { in_place, begins: in_place && !was_in_place, timed }
     }
 
-    /// How long such a launch took.
-    pub fn took(&mut self, function: u64, object: u32, bytes: u64, us: u64, in_place: bool, speed: &Speed) {
-        let Some(pair) = self.pairs.get_mut(&(function, object)) else { return };
-        if in_place {
-            // Half of what it takes to bring it is too much: others may use it, too.
-            pair.rereads |= us.saturating_mul(speed.link) > bytes / 2;
+    /// Such a launch took `us` microseconds with the object at home.
+    pub fn took(&mut self, function: u64, object: u32, us: u64) {
+        if let Some(pair) = self.pairs.get_mut(&(function, object)) {
+            pair.times[(pair.timed % SAMPLES) as usize] = us;
+            pair.timed += 1;
+        }
+    }
+
+    /// Such a launch took so long where it used the object in place; it is `now`, in microseconds since any time.
+    pub fn took_in_place(&mut self, object: u32, bytes: u64, us: u64, now: u64, speed: &Speed) {
+        let Some(one) = self.objects.get_mut(&object) else { return };
+        let new = Rent { since: now.saturating_sub(us), spent: 0, launches: 0 };
+        let rent = one.rent.get_or_insert(new);
+        (rent.spent, rent.launches) = (rent.spent.saturating_add(us), rent.launches + 1);
+        let price = speed.price(bytes);
+        let is_dear = rent.spent >= price.saturating_mul(DEAR);
+        if !is_dear && (rent.launches < JUDGED || rent.spent < price / 2) {
             return;
         }
-        pair.times[(pair.timed % SAMPLES) as usize] = us.max(1);
-        pair.timed += 1;
+        let passed = now.saturating_sub(rent.since);
+        one.brought = rent.spent.saturating_mul(SHARE) > passed;
+        one.rent = None;
     }
 
     /// The object is gone; its number may come back for another.
     pub fn forget(&mut self, object: u32) {
         self.pairs.retain(|(_, other), _| *other != object);
-        self.streaks.remove(&object);
+        self.objects.remove(&object);
+    }
+
+    /// Functions are gone; their numbers may come back for others.
+    pub fn forget_functions(&mut self) {
+        self.pairs.clear();
     }
 }
 
@@ -118,57 +177,94 @@ mod tests {
     /// 4 TB/s, 50 GB/s: a GiB is read in 268 us, and brought in 21 ms.
     const SPEED: Speed = Speed { memory: 4_000_000, link: 50_000, cache: 64 << 20, bytes: 8 * GIB };
 
-    /// So many launches of a function on an object of a GiB; how many of them used it in place.
-    fn launches(touch: &mut Touch, function: u64, count: u32, (home, away): (u64, u64)) -> u32 {
-        let mut in_place = 0;
-        for _ in 0..count {
-            let sight = touch.named(function, 1, GIB, &SPEED);
-            in_place += u32::from(sight.in_place);
-            if sight.timed {
+    /// A program that runs launches on an object of a GiB, and what time it is.
+    #[derive(Default)]
+    struct Program(Touch, u64);
+
+    impl Program {
+        /// So many launches of a function with a pause behind each, in microseconds; how many used it in place.
+        fn run(&mut self, function: u64, count: u32, (home, away, pause): (u64, u64, u64)) -> u32 {
+            let Program(touch, now) = self;
+            let mut in_place = 0;
+            for _ in 0..count {
+                let sight = touch.named(function, 1, GIB, &SPEED);
+                in_place += u32::from(sight.in_place);
                 let us = if sight.in_place { away } else { home };
-                touch.took(function, 1, GIB, us, sight.in_place, &SPEED);
+                *now += us;
+                if sight.in_place {
+                    assert!(sight.timed);
+                    touch.took_in_place(1, GIB, us, *now, &SPEED);
+                } else if sight.timed {
+                    touch.took(function, 1, us);
+                }
+                *now += pause;
             }
+            in_place
         }
-        in_place
     }
+
+    const LOOKUP: (u64, u64, u64) = (15, 400, 20_000);
+    const READS_ALL: (u64, u64, u64) = (270, 30_000, 20_000);
 
     #[test]
     fn a_lookup_uses_its_table_in_place() {
-        let mut touch = Touch::default();
-        assert_eq!(launches(&mut touch, 1, 20, (15, 400)), 20 - 3 - 7);
-        assert_eq!(launches(&mut touch, 1, 100, (15, 400)), 100);
+        let mut program = Program::default();
+        assert_eq!(program.run(1, 20, LOOKUP), 20 - 3 - 7);
+        assert_eq!(program.run(1, 1_000, LOOKUP), 1_000);
         // Another function has yet to be known.
-        assert_eq!(launches(&mut touch, 2, 10, (15, 400)), 0);
-        assert_eq!(launches(&mut touch, 2, 10, (15, 400)), 10);
+        assert_eq!(program.run(2, 10, LOOKUP), 0);
+        assert_eq!(program.run(2, 10, LOOKUP), 10);
     }
 
     #[test]
     fn what_is_read_is_brought() {
-        let mut touch = Touch::default();
-        assert_eq!(launches(&mut touch, 1, 100, (270, 0)), 0);
-        assert_eq!(launches(&mut touch, 2, 20, (15, 400)), 10);
-        // One that reads it all comes between: it is brought again, and stays so.
-        for _ in 0..50 {
-            assert_eq!(launches(&mut touch, 1, 1, (270, 0)), 0);
-            assert_eq!(launches(&mut touch, 2, 7, (15, 400)), 0);
-        }
+        let mut program = Program::default();
+        assert_eq!(program.run(1, 100, READS_ALL), 0);
+        assert_eq!(program.run(2, 20, LOOKUP), 10);
+        // One that reads it all comes between, again and again: from the second time on it is as any other.
+        let rounds: Vec<u32> =
+            (0..20).map(|_| program.run(1, 1, READS_ALL) + program.run(2, 20, LOOKUP)).collect();
+        assert_eq!((rounds[0], rounds[1..].iter().sum::<u32>()), (13, 0));
     }
 
     #[test]
     fn what_is_read_again_and_again_is_brought_once_that_shows() {
-        let mut touch = Touch::default();
-        // In place up to the next launch that is timed, the sixteenth.
-        assert_eq!(launches(&mut touch, 1, 1_000, (15, 15_000)), 6);
+        let mut program = Program::default();
+        // Ninety milliseconds instead of 15 microseconds: four times what bringing takes.
+        assert_eq!(program.run(1, 1_000, (15, 90_000, 20_000)), 1);
+        let mut program = Program::default();
+        assert_eq!(program.run(1, 1_000, (15, 10_000, 20_000)), 8);
+        // Every third launch is a long one.
+        let mut program = Program::default();
+        program.run(1, 20, LOOKUP);
+        let all = (0..100).map(|_| program.run(1, 2, LOOKUP) + program.run(1, 1, (15, 40_000, 20_000)));
+        assert!(all.sum::<u32>() < 12);
     }
 
     #[test]
-    fn a_launch_that_was_long_once_is_looked_at_three_times_again() {
-        let mut touch = Touch::default();
-        launches(&mut touch, 1, 3, (15, 400));
-        touch.took(1, 1, GIB, 5_000, false, &SPEED);
-        assert_eq!(launches(&mut touch, 1, 14, (15, 400)), 0);
-        touch.forget(1);
-        assert_eq!(launches(&mut touch, 1, 20, (15, 400)), 10);
+    fn a_buffer_of_which_each_launch_reads_another_part_is_brought() {
+        let mut program = Program::default();
+        // One part after another, without a pause: half of the price is spent after 25 launches.
+        assert_eq!(program.run(1, 1_000, (15, 420, 5)), 26);
+    }
+
+    #[test]
+    fn one_launch_that_was_held_up_decides_nothing() {
+        let mut program = Program::default();
+        program.run(1, 20, LOOKUP);
+        program.run(1, 1, (15, 15_000, 20_000));
+        assert_eq!(program.run(1, 100, LOOKUP), 100);
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let mut program = Program::default();
+        program.run(1, 20, LOOKUP);
+        program.0.forget_functions();
+        assert_eq!(program.run(1, 10, LOOKUP), 0);
+        program.run(1, 10, LOOKUP);
+        program.0.forget(1);
+        assert_eq!(program.run(1, 10, LOOKUP), 0);
     }
 
     #[test]

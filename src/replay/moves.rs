@@ -23,6 +23,7 @@ pub(crate) struct Pinning {
 impl<'a> Replay<'a> {
     /// Gives work to the GPU. What lies elsewhere it uses in place.
     pub(crate) fn submit(&mut self, work: &'a Work, gpu: u8, using: Using) {
+        let using = self.with_aside(using);
         self.clock[PROGRAM] += self.machine.costs.launch;
         let rates = self.machine.rates;
         let (mut host, mut peer) = (0, 0);
@@ -40,7 +41,7 @@ impl<'a> Replay<'a> {
         self.in_place += host + peer;
         let ns = work.ns + (slow * rates.amplification) as Nanos;
         if let Some(timing) = self.timing.take() {
-            self.pool.took(&timing, ns / 1_000 + 1);
+            self.pool.took(&timing, ns / 1_000 + 1, (self.clock[PROGRAM] + ns) / 1_000);
         }
         let names = work.operands.iter().map(|operand| operand.id).collect();
         let (mark, end) = self.streams.submit(work.stream, self.clock[PROGRAM], ns, names);
@@ -60,6 +61,21 @@ impl<'a> Replay<'a> {
             self.poll(PROGRAM);
             self.look(PROGRAM);
         }
+    }
+
+    /// What the launch uses where it lies is shown there.
+    fn with_aside(&mut self, using: Using) -> Using {
+        if self.aside.is_empty() {
+            return using;
+        }
+        let mut rest = self.pool.begin_use(&std::mem::take(&mut self.aside));
+        if !self.pool.is_ready(&mut rest) {
+            self.lock(PROGRAM);
+            self.enter(PROGRAM);
+            self.pool.claim(&mut rest);
+            self.leave(PROGRAM, true);
+        }
+        using.and(rest)
     }
 
     /// The work writes what the options say.

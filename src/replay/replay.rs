@@ -88,6 +88,8 @@ pub(crate) struct Replay<'a> {
     pub(crate) pinning: Pinning,
     /// The launch that is being made is timed.
     pub(crate) timing: Option<Timing>,
+    /// What it uses where it lies.
+    pub(crate) aside: Vec<u64>,
     pub(crate) record: usize,
     pub(crate) waited: Nanos,
     pub(crate) in_place: u64,
@@ -139,6 +141,7 @@ impl<'a> Replay<'a> {
             looked: 0,
             pinning: Pinning::default(),
             timing: None,
+            aside: Vec::new(),
             record: 0,
             waited: 0,
             in_place: 0,
@@ -180,7 +183,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Waits until no other actor moves pages.
-    fn lock(&mut self, actor: usize) {
+    pub(crate) fn lock(&mut self, actor: usize) {
         self.clock[actor] = self.clock[actor].max(self.held[1 - actor]);
     }
 
@@ -305,11 +308,12 @@ impl<'a> Replay<'a> {
         self.pool.note_pointers(gpu, &named);
         let mut wish = self.pool.wish(gpu, function, &named);
         self.timing = wish.timing();
+        let (wanted, aside) = self.pool.split(&wish, &named);
         if self.is_strict() || !self.settled {
-            let wanted = self.pool.wanted(&wish, &named);
             return self.launch_strictly(function, work, gpu, (&named, &wanted));
         }
-        let mut using = self.pool.begin_use(&named).leaving(&wish);
+        self.aside = aside;
+        let mut using = self.pool.begin_use(&wanted);
         self.pool.note_use(function, &using);
         let since = self.clock[PROGRAM];
         let home = self.pool.are_at_home(gpu, &using);
@@ -410,14 +414,13 @@ impl<'a> Replay<'a> {
         self.enter(actor);
         let patient = from < waiting.since + self.options.patience;
         let context = u64::from(waiting.gpu);
-        let progress = self.pool.advance(waiting.gpu, context, &waiting.using.wanted(), patient);
+        let progress = self.pool.advance(waiting.gpu, context, &waiting.using.named(), patient);
         self.reserved = match progress {
             Progress::Waiting(bytes) => bytes,
             _ => 0,
         };
         let ready = progress == Progress::Ready && self.pool.is_ready(&mut waiting.using);
-        let shows = progress == Progress::Ready && waiting.using.leaves_some();
-        if !ready && (shows || progress == Progress::Stuck || from > waiting.since + DEADLINE) {
+        if !ready && (progress == Progress::Stuck || from > waiting.since + DEADLINE) {
             self.pool.claim(&mut waiting.using);
             waiting.over = true;
         }

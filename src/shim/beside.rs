@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vgmem_engine::{Context, Ended, Progress, Using, Wish};
+use vgmem_engine::{Context, Ended, Progress, Using};
 
 use crate::mover::Wanted;
 use crate::start::Engine;
@@ -15,20 +15,10 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// Brings the pages of a launch home while other work runs; leaves them where they are at the deadline.
 ///
 /// One thread at a time: two that each hold half of what they need would wait for one another.
-pub fn bring(
-    engine: &Engine,
-    context: Context,
-    gpu: u8,
-    function: u64,
-    (named, wish): (&[u64], &Wish),
-) -> Using {
-    let mut using = engine.pool.begin_use(named).leaving(wish);
+pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &[u64]) -> Using {
+    let mut using = engine.pool.begin_use(named);
     engine.pool.note_use(function, &using);
     if engine.pool.are_at_home(gpu, &using) && engine.pool.is_ready(&mut using) {
-        return using;
-    }
-    if using.leaves_some() && engine.pool.are_at_home(gpu, &using) {
-        engine.pool.claim(&mut using); // what it uses elsewhere is to be shown there
         return using;
     }
     let begin = Instant::now();
@@ -48,10 +38,10 @@ pub fn bring(
             marks::poll(engine);
             turn = Turn::take(gpu);
         }
-        using = engine.pool.begin_use(named).leaving(wish);
+        using = engine.pool.begin_use(named);
     }
     let begin_own = Instant::now();
-    let wanted = turn.is_some().then(|| Wanted::post(context, gpu, using.wanted(), begin_own + PATIENCE));
+    let wanted = turn.is_some().then(|| Wanted::post(context, gpu, using.named(), begin_own + PATIENCE));
     while let Some(wanted) = &wanted {
         match wanted.look(engine, context) {
             Progress::Ready | Progress::Stuck => break,
@@ -74,6 +64,16 @@ pub fn bring(
     }
     stats::WAITED_BESIDE.add_since(begin);
     trace::stalled(begin);
+    using
+}
+
+/// A launch uses these where they lie: they stay there until the end of the use. Counted when all that it wants is at
+/// home, or it would wait for pages that only its own end sets free.
+pub fn show(engine: &Engine, aside: &[u64]) -> Using {
+    let mut using = engine.pool.begin_use(aside);
+    if !engine.pool.is_ready(&mut using) {
+        engine.pool.claim(&mut using);
+    }
     using
 }
 

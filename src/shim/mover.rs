@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use vgmem_engine::{Context, Progress};
 
 use crate::start::{Engine, engine};
-use crate::{fork, marks, pager, paths, pinning, quiet, trace};
+use crate::{fork, marks, pager, paths, pinning, quiet, times, trace};
 
 /// GPUs that can be named by one bit each.
 const GPUS: usize = 64;
@@ -264,7 +264,7 @@ fn step(engine: &Engine, gpu: u8, own: bool, plans: bool) -> Found {
         };
         mover.progress.store(demand.ticket << 2 | progress, Ordering::Release);
     }
-    let now = pager::micros();
+    let now = times::micros();
     let is_time = now.saturating_sub(mover.planned.load(Ordering::Relaxed)) > BETWEEN_PLANS;
     let moving = if is_time || plans || demand.is_some() {
         mover.planned.store(now, Ordering::Relaxed);

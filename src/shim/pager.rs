@@ -12,6 +12,7 @@
 //! Every wait has a deadline, after which the launch goes on with its pages where they lie: work may wait for work
 //! that is launched later. After a missed deadline nobody waits again until some work is seen complete.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -119,9 +120,11 @@ impl Use {
         look_at_pointers(engine, gpu, &named);
         let mut wish = engine.pool.wish(gpu, launch.function as u64, &named);
         let timing = wish.timing();
-        stats::IN_PLACE.add(u64::from(wish.leaves_some()));
         let mut made = Use::of_known_launch(engine, context, gpu, launch, (&named, &wish));
-        made.timed = timing.and_then(|timing| times::begin(engine, context, launch.stream, timing));
+        // The pages may have been waited for: a capture may have begun meanwhile.
+        made.timed = timing
+            .filter(|_| matches!(capture_of(engine, launch.stream), Capture::None))
+            .and_then(|timing| times::begin(engine, context, launch.stream, timing));
         made
     }
 
@@ -135,7 +138,8 @@ impl Use {
     ) -> Use {
         let function = launch.function as u64;
         if !is_beside(engine) {
-            exchange(engine, context, gpu, function, &engine.pool.wanted(wish, named));
+            let (wanted, _) = split(engine, wish, named);
+            exchange(engine, context, gpu, function, &wanted);
             return Use::noted();
         }
         let trust = match launch.words {
@@ -145,15 +149,17 @@ impl Use {
         if matches!(trust, Trust::Unknown | Trust::Opaque) {
             return Use::of_opaque_launch(engine, context, gpu, launch, named, trust);
         }
+        let (wanted, aside) = split(engine, wish, named);
         let using = if is_disturbed(engine) {
             let mut using = engine.pool.begin_use(named);
             engine.pool.claim(&mut using);
-            exchange(engine, context, gpu, function, &engine.pool.wanted(wish, named));
+            exchange(engine, context, gpu, function, &wanted);
             using
         } else {
             stats::BESIDE.add(1);
             calm_down();
-            beside::bring(engine, context, gpu, function, (named, wish))
+            let using = beside::bring(engine, context, gpu, function, &wanted);
+            if aside.is_empty() { using } else { using.and(beside::show(engine, &aside)) }
         };
         let mut made = Use { on: true, using, ..Use::default() };
         if trust == Trust::Sample {
@@ -269,15 +275,16 @@ impl Use {
 
     fn end(mut self, rc: CUresult, stream: CUstream) {
         let Some(engine) = engine() else { return };
-        if let Some(begun) = self.timed.take() {
-            times::end(engine, stream, begun, rc);
-        }
         loud::noticed(rc);
         if rc != CUDA_SUCCESS && !self.begun {
             return engine.pool.end_use(self.using, Ended::Nothing);
         }
         match capture_of(engine, stream) {
-            Capture::None => {}
+            Capture::None => {
+                if let Some(begun) = self.timed.take() {
+                    times::end(engine, stream, begun, rc);
+                }
+            }
             Capture::OfThis => return engine.pool.end_use(self.using, Ended::Nothing),
             // A marker might become part of the capture, or end it.
             Capture::Unknown => {
@@ -318,6 +325,16 @@ fn pooled(engine: &Engine, words: &[u64]) -> Vec<u64> {
     words.iter().copied().filter(|&word| engine.pool.lookup(word).is_some()).collect()
 }
 
+/// The addresses that a launch wants at home, and those of what it uses where it lies.
+fn split<'a>(engine: &Engine, wish: &Wish, named: &'a [u64]) -> (Cow<'a, [u64]>, Vec<u64>) {
+    if !wish.leaves_some() {
+        return (Cow::Borrowed(named), Vec::new());
+    }
+    stats::IN_PLACE.add(1);
+    let (wanted, aside) = engine.pool.split(wish, named);
+    (Cow::Owned(wanted), aside)
+}
+
 /// A launch names these addresses.
 fn look_at_pointers(engine: &Engine, gpu: u8, named: &[u64]) {
     if engine.pool.note_pointers(gpu, named) {
@@ -344,14 +361,6 @@ fn is_disturbed(engine: &Engine) -> bool {
     !calm
 }
 
-/// Microseconds of a clock that only goes forward.
-pub fn micros() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the out-parameter is live.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
-}
-
 /// A launch was made beside others: after many of them disturbances are forgiven.
 fn calm_down() {
     let penalty = PENALTY.load(Ordering::Relaxed);
@@ -362,7 +371,7 @@ fn calm_down() {
 }
 
 fn time_to_look() -> bool {
-    let now = micros();
+    let now = times::micros();
     let last = LOOKED.load(Ordering::Relaxed);
     let due = now.saturating_sub(last) >= LOOK_AHEAD.as_micros() as u64;
     due && LOOKED.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -414,8 +423,8 @@ pub fn context_leaves(context: Context) -> Option<impl Sized> {
 /// A context may be about to end: none of its copies is under way, and none begins until this is dropped.
 pub fn context_may_leave(context: Context) -> Option<impl Sized> {
     trace::context_leaves(context);
-    times::context_leaves(context);
     let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
+    times::context_leaves(context);
     let asleep = mover::context_leaves(context);
     Some((engine.pool.hold_still(context), asleep))
 }

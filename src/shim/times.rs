@@ -43,34 +43,39 @@ fn times() -> MutexGuard<'static, Option<Times>> {
     TIMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// As above, unless another thread has it, whose call of the driver may wait: what is not timed is no harm.
+fn try_times<T>(work: impl FnOnce(&mut Times) -> T) -> Option<T> {
+    TIMES.try_lock().ok().map(|mut times| work(times.get_or_insert_default()))
+}
+
 /// A launch on this stream of the current context is about to be made; `None` where it cannot be timed.
 pub fn begin(engine: &Engine, context: Context, stream: CUstream, timing: Timing) -> Option<Begun> {
-    let event = {
-        let mut times = times();
-        let times = times.get_or_insert_default();
+    let known = try_times(|times| {
         times.settle(engine);
-        (times.pending.len() < MOST).then(|| times.event(engine, context)).flatten()?
-    };
+        (times.pending.len() < MOST).then(|| times.free.get_mut(&context).and_then(Vec::pop))
+    });
+    let event = known??.or_else(|| new_event(engine))?;
     if !record(engine, event, stream) {
-        give_back(context, &[event]);
+        give_back(engine, context, &[event]);
         return None;
     }
     Some(Begun { context, event, timing })
 }
 
-/// The launch was made, or refused.
+/// The launch was made, or refused. The stream does not capture.
 pub fn end(engine: &Engine, stream: CUstream, begun: Begun, rc: CUresult) {
     let Begun { context, event, timing } = begun;
-    let last = match rc {
-        CUDA_SUCCESS => times().get_or_insert_default().event(engine, context),
-        _ => None,
-    };
-    let Some(last) = last else { return give_back(context, &[event]) };
+    let known = || try_times(|times| times.free.get_mut(&context).and_then(Vec::pop)).flatten();
+    let last = (rc == CUDA_SUCCESS).then(|| known().or_else(|| new_event(engine))).flatten();
+    let Some(last) = last else { return give_back(engine, context, &[event]) };
+    let events = [event, last];
     if !record(engine, last, stream) {
-        return give_back(context, &[event, last]);
+        return give_back(engine, context, &events);
     }
-    let pending = Pending { context, events: [event, last], timing };
-    times().get_or_insert_default().pending.push_back(pending);
+    let kept = try_times(|times| times.pending.push_back(Pending { context, events, timing }));
+    if kept.is_none() {
+        events.into_iter().for_each(|event| destroy(engine, event));
+    }
 }
 
 /// A context may be about to end, and its events with it.
@@ -82,16 +87,6 @@ pub fn context_leaves(context: Context) {
 }
 
 impl Times {
-    fn event(&mut self, engine: &Engine, context: Context) -> Option<usize> {
-        if let Some(event) = self.free.get_mut(&context).and_then(Vec::pop) {
-            return Some(event);
-        }
-        let mut event: CUevent = std::ptr::null_mut();
-        // SAFETY: the out-parameter is live; with time stamps.
-        let rc = unsafe { (engine.pool.device().call.cuEventCreate)(&mut event, 0) };
-        (rc == CUDA_SUCCESS).then_some(event as usize)
-    }
-
     /// Tells the pool of launches that are over.
     fn settle(&mut self, engine: &Engine) {
         let device = engine.pool.device();
@@ -112,10 +107,18 @@ impl Times {
             let Some(Pending { context, events, timing }) = self.pending.pop_front() else { return };
             self.free.entry(context).or_default().extend(events);
             if known {
-                engine.pool.took(&timing, (f64::from(milliseconds) * 1e3).ceil() as u64);
+                engine.pool.took(&timing, (f64::from(milliseconds) * 1e3).ceil() as u64, micros());
             }
         }
     }
+}
+
+/// A new event of the current context, with time stamps.
+fn new_event(engine: &Engine) -> Option<usize> {
+    let mut event: CUevent = std::ptr::null_mut();
+    // SAFETY: the out-parameter is live.
+    let rc = unsafe { (engine.pool.device().call.cuEventCreate)(&mut event, 0) };
+    (rc == CUDA_SUCCESS).then_some(event as usize)
 }
 
 /// Records an event of ours on a stream of the program's current context.
@@ -125,6 +128,23 @@ fn record(engine: &Engine, event: usize, stream: CUstream) -> bool {
     device.relaxed(|| unsafe { (device.call.cuEventRecord)(event as CUevent, stream) }) == CUDA_SUCCESS
 }
 
-fn give_back(context: Context, events: &[usize]) {
-    times().get_or_insert_default().free.entry(context).or_default().extend(events);
+fn give_back(engine: &Engine, context: Context, events: &[usize]) {
+    let kept = try_times(|times| times.free.entry(context).or_default().extend(events));
+    if kept.is_none() {
+        events.iter().for_each(|&event| destroy(engine, event));
+    }
+}
+
+/// Ends an event of ours; the driver keeps it until it is over.
+fn destroy(engine: &Engine, event: usize) {
+    // SAFETY: nobody else knows of it.
+    let _ = engine.pool.device().call.cuEventDestroy_v2.map(|end| unsafe { end(event as CUevent) });
+}
+
+/// Microseconds of a clock that only goes forward.
+pub fn micros() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the out-parameter is live.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
 }

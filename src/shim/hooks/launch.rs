@@ -52,9 +52,8 @@ static LAYOUTS: RwLock<Option<HashMap<usize, Arc<Layout>>>> = RwLock::new(None);
 
 /// Functions are about to be unloaded: their handles may come back for others.
 pub(crate) fn forget_functions() {
-    if engine().is_none() {
-        return; // in a forked child the lock may be held by nobody
-    }
+    let Some(engine) = engine() else { return }; // in a forked child the lock may be held by nobody
+    engine.pool.forget_functions();
     *LAYOUTS.write().unwrap_or_else(PoisonError::into_inner) = None;
     trust::forget_functions();
     graphs::forget_functions();
