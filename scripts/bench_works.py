@@ -52,6 +52,8 @@ class Work:
     totals: tuple = ("weights",)
     # Seconds that one process may take.
     timeout: int = 120
+    # No page can move: all that there is is used by each launch, and does not fit.
+    stays: bool = False
     # Runs once, beside a native run that others share.
     once: bool = False
     goal: float | None = None
@@ -104,9 +106,9 @@ def adamw(limit):
                 instead=(FSDP_ADAMW,), timeout=150)
 
 
-def scan(mode, about):
+def scan(mode, about, stays=False):
     """A mode of scans.cu."""
-    return Work(f"{mode}_8G", about, f"scans.cu {mode}", SCANS, "8G", static={})
+    return Work(f"{mode}_8G", about, f"scans.cu {mode}", SCANS, "8G", static={}, stays=stays)
 
 
 def fits(name, about, program, sizes):
@@ -124,7 +126,7 @@ WORKS = (
     scan("scan", "48 buffers of 256 MiB, read in the same order each round"),
     scan("add", "c = a + b over 48 buffers of 256 MiB"),
     scan("random", "48 buffers of 256 MiB, read in another order each round"),
-    scan("gather", "one buffer of 12 GiB, words anywhere in it, one launch a round"),
+    scan("gather", "one buffer of 12 GiB, words anywhere in it, one launch a round", stays=True),
     scan("stencil", "two grids of 24 bands of 256 MiB, from one to the other in turn"),
     adamw("10G"),
     train("14G"),
@@ -138,8 +140,8 @@ WORKS = (
          {**INFER, "FORM": "buffer"}, "8G", static={"STEPS": "3"}),
     Work("graph_8G", f"{INFER_ABOUT}, a step as a CUDA graph", "torch_infer.py", {**INFER, "FORM": "graph"}, "8G",
          static={"STEPS": "3"}),
-    Work("nodes_8G", f"{INFER_ABOUT}, a step as a CUDA graph launched node by node", "torch_infer.py",
-         {**INFER, "FORM": "graph"}, "8G", library={"VGMEM_GRAPHS": "nodes"}),
+    Work("whole_8G", f"{INFER_ABOUT}, a step as a CUDA graph launched whole", "torch_infer.py",
+         {**INFER, "FORM": "graph"}, "8G", library={"VGMEM_GRAPHS": "whole"}),
     Work("lookup_8G", "2,048 lookups in each of 3 tables of 2 GiB, 32 layers of 8192 x 8192 bf16 behind them",
          "torch_lookup.py", LOOKUP, "8G", static={"STEPS": "6"}),
     *(Work(f"sweep_{over}", INFER_ABOUT, "torch_infer.py", INFER, over=over, once=True) for over in SWEEP),

@@ -13,9 +13,9 @@ LIMITS = {"VGMEM_PAGING": "auto", "VGMEM_DEVICE_LIMIT": "2G", "VGMEM_HOST": "8G"
 SIZES = {"one_buffer": ("10", {"VGMEM_HOST": "12G"}),
          "just_over": ("4.04", {"VGMEM_DEVICE_LIMIT": "4G"})}
 # Modes that run once more with other settings.
-NODES = ("nodes", {"VGMEM_GRAPHS": "nodes"})
-AGAIN = {mode: NODES for mode in ("graph_captured", "graph_built", "graph_chain")}
-# Of these the graph is a chain: it is launched node by node where that is asked for. Others are launched whole.
+WHOLE = ("whole", {"VGMEM_GRAPHS": "whole"})
+AGAIN = {mode: WHOLE for mode in ("graph_captured", "graph_built", "graph_chain")}
+# Of these the graph is a chain: it is launched node by node unless that is turned off. Others are launched whole.
 CHAINS = ("graph_chain",)
 # What the programs answer when a CUDA call fails.
 CUDA_FAILED = 6
@@ -82,7 +82,7 @@ def adversary(suite, source, mode, safety, more=None):
     check_places(pages, limit, ("host",))
     if pages["fetched"] == 0 or pages["evicted"] == 0:
         raise Failure(f"no paging: {pages['fetched']} pages fetched, {pages['evicted']} evicted")
-    by_nodes = mode in CHAINS and limits.get("VGMEM_GRAPHS") == "nodes"
+    by_nodes = mode in CHAINS and limits.get("VGMEM_GRAPHS") != "whole"
     if (pages["graphs_by_nodes"] > 0) != by_nodes:
         raise Failure(f"{pages['graphs_by_nodes']} graphs were launched node by node, expected were "
                       f"{'some' if by_nodes else 'none'}")

@@ -208,7 +208,7 @@ impl<D: Device> Pool<D> {
         state.chunks.remove(&slot);
         self.note(Note::Gone(allocation.objects(slot)));
         self.forget_parts(&mut allocation);
-        self.forget_touch(slot);
+        self.forget_touch(slot, allocation.base);
         state.gone += 1;
         self.map.withdraw(allocation.base, allocation.span);
         for &id in &allocation.pages {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vgmem_policy::{PageRef, Pager, Placement, Speed, Touch};
+use vgmem_policy::{PageRef, Pager, Placement, Speed};
 
 use crate::device::{Context, Device, Handle, Place};
 use crate::frames::Frame;
@@ -16,6 +16,7 @@ use crate::slab::Slab;
 use crate::small::{Chunk, DyingBlock};
 use crate::spans::Spans;
 use crate::tiers::TierAccount;
+use crate::touch::Tables;
 use crate::twins::{Habit, Late, Twin};
 use crate::uses::Uses;
 use crate::vain::Vain;
@@ -234,8 +235,8 @@ pub struct Pool<D: Device> {
     /// Whether there ever was an allocation that may be divided.
     pub(crate) large: AtomicBool,
     /// Whether any allocation was so large that it might be used where it lies.
-    pub(crate) tables: AtomicBool,
-    pub(crate) touch: Mutex<Touch>,
+    pub(crate) has_tables: AtomicBool,
+    pub(crate) tables: Mutex<Tables>,
     /// Allocations of which launches bring parts.
     pub(crate) divided: AtomicU64,
     /// Pages that are not mapped at their address.
@@ -319,8 +320,8 @@ impl<D: Device> Pool<D> {
             holding: AtomicBool::new(false),
             displaced: AtomicBool::new(false),
             large: AtomicBool::new(false),
-            tables: AtomicBool::new(false),
-            touch: Mutex::default(),
+            has_tables: AtomicBool::new(false),
+            tables: Mutex::default(),
             divided: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
             pager: Mutex::default(),

@@ -89,10 +89,11 @@ fn beside(pool: &Pool<Mock>, function: u64, us: u64, addresses: &[u64]) -> usize
     let mut wish = pool.wish(0, function, addresses);
     wish.timing().iter().for_each(|timing| pool.took(timing, us, 0));
     let (wanted, aside) = pool.split(&wish, addresses);
-    let mut using = pool.begin_use(&wanted);
+    let (mut using, ready) = pool.begin_use_at(0, &wanted);
     pool.note_use(function, &using);
-    let steps =
-        (0..100).take_while(|_| pool.advance(0, 100, &using.named(), true) != Progress::Ready).count();
+    assert!(!ready || pool.are_at_home(0, &using));
+    let waits = |_: &usize| !ready && pool.advance(0, 100, &using.named(), true) != Progress::Ready;
+    let steps = (0..100).take_while(waits).count();
     assert!(pool.is_ready(&mut using), "function {function} waits for ever");
     let mut rest = pool.begin_use(&aside);
     if !pool.is_ready(&mut rest) {

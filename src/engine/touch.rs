@@ -3,6 +3,7 @@
 //! The policy (`vgmem_policy::Touch`) tells from the times of launches. An allocation that is used so is neither
 //! brought nor noted as used, so that others have its memory; its pages are shown where they lie, and stay so.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -10,6 +11,39 @@ use vgmem_policy::Touch;
 
 use crate::device::Device;
 use crate::pool::{Note, Pool, State};
+
+/// A large allocation.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    slot: u32,
+    serial: u64,
+    home: u8,
+    bytes: u64,
+}
+
+/// The large allocations by their first addresses, and what launches touch of them. With a lock of its own: launches
+/// meet enough of others.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    all: BTreeMap<u64, Table>,
+    touch: Touch,
+}
+
+impl Tables {
+    /// Those of a GPU that these addresses lie in.
+    fn named(&self, home: u8, addresses: &[u64]) -> Vec<Table> {
+        let mut found: Vec<Table> = Vec::new();
+        for &address in addresses {
+            let before = self.all.range(..=address).next_back();
+            let Some((base, table)) = before else { continue };
+            let is_new = found.iter().all(|other| other.slot != table.slot);
+            if address - base < table.bytes && table.home == home && is_new {
+                found.push(*table);
+            }
+        }
+        found
+    }
+}
 
 /// What a launch wants at home, and what is wanted to be known of it.
 #[derive(Debug, Default)]
@@ -23,12 +57,9 @@ pub struct Wish {
 /// A large allocation that a launch names.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
-    slot: u32,
-    serial: u64,
+    table: Table,
     function: u64,
-    home: u8,
-    bytes: u64,
-    /// A part of it lay elsewhere.
+    /// A part of it lies elsewhere, and stays there.
     in_place: bool,
 }
 
@@ -50,64 +81,58 @@ impl Wish {
 }
 
 impl<D: Device> Pool<D> {
-    fn touch(&self) -> MutexGuard<'_, Touch> {
-        self.touch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn large_ones(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the large allocations that a launch of a function on GPU `home` names.
     pub fn wish(&self, home: u8, function: u64, addresses: &[u64]) -> Wish {
         let mut wish = Wish::default();
-        if !self.tables.load(Ordering::Relaxed) {
+        if !self.has_tables.load(Ordering::Relaxed) {
             return wish;
         }
         let speed = &self.config.gpus[home as usize].speed;
-        let large = {
-            let state = self.lock();
-            let named = self.named(&state, addresses);
-            let timed = named.into_iter().filter_map(|slot| self.large_one(&state, slot, home, function));
-            timed.collect::<Vec<Timed>>()
-        };
-        if large.is_empty() {
-            return wish;
-        }
-        let mut touch = self.touch();
-        for mut one in large {
-            let sight = touch.named(function, one.slot, one.bytes, speed);
-            one.in_place &= sight.in_place;
-            if sight.begins {
-                self.note(Note::Gone(vec![one.slot]));
+        {
+            let mut tables = self.large_ones();
+            for table in tables.named(home, addresses) {
+                let sight = tables.touch.named(function, table.slot, table.bytes, speed);
+                if sight.begins {
+                    self.note(Note::Gone(vec![table.slot]));
+                }
+                wish.aside.extend(sight.in_place.then_some(table.slot));
+                let timed = Timed { table, function, in_place: sight.in_place };
+                wish.timed.extend(sight.timed.then_some(timed));
             }
-            wish.aside.extend(sight.in_place.then_some(one.slot));
-            wish.timed.extend(sight.timed.then_some(one));
+        }
+        if wish.leaves_some() {
+            self.look_where(&mut wish, home);
         }
         wish
     }
 
-    /// An allocation that might be used where it lies.
-    fn large_one(&self, state: &State, slot: u32, home: u8, function: u64) -> Option<Timed> {
-        let allocation = state.allocations.get(slot)?;
-        let (bytes, serial) = (allocation.span, allocation.serial);
-        let is_large = Touch::is_large(bytes, &self.config.gpus[home as usize].speed);
-        if !is_large || allocation.home != home || allocation.is_divided() {
-            return None;
-        }
+    /// Of what is used where it lies: whether it lies elsewhere. Parts of a divided allocation are brought in any case.
+    fn look_where(&self, wish: &mut Wish, home: u8) {
+        let state = self.lock();
+        let whole = |slot: &u32| state.allocations.get(*slot).filter(|allocation| !allocation.is_divided());
+        wish.aside.retain(|slot| whole(slot).is_some());
         let away = |id: &u32| state.pages.get(*id).is_some_and(|page| page.tier != home as usize);
-        let in_place = allocation.pages.iter().any(away);
-        Some(Timed { slot, serial, function, home, bytes, in_place })
+        for one in &mut wish.timed {
+            one.in_place &= whole(&one.table.slot).is_some_and(|whole| whole.pages.iter().any(away));
+        }
     }
 
     /// A timed launch took so many microseconds; it is `now`, in microseconds since any time.
     pub fn took(&self, Timing(all): &Timing, us: u64, now: u64) {
-        for one in all {
-            let lives = self.lock().allocations.get(one.slot).is_some_and(|a| a.serial == one.serial);
-            let mut touch = self.touch();
-            match one.in_place {
+        let Tables { all: tables, touch } = &mut *self.large_ones();
+        for Timed { table, function, in_place } in all {
+            let lives = tables.values().any(|other| (other.slot, other.serial) == (table.slot, table.serial));
+            match in_place {
                 _ if !lives => {}
                 true => {
-                    let speed = &self.config.gpus[one.home as usize].speed;
-                    touch.took_in_place(one.slot, one.bytes, us, now, speed);
+                    let speed = &self.config.gpus[table.home as usize].speed;
+                    touch.took_in_place(table.slot, table.bytes, us, now, speed);
                 }
-                false => touch.took(one.function, one.slot, us),
+                false => touch.took(*function, table.slot, us),
             }
         }
     }
@@ -121,21 +146,26 @@ impl<D: Device> Pool<D> {
 
     /// Functions are gone: their numbers may come back for others.
     pub fn forget_functions(&self) {
-        self.touch().forget_functions();
+        self.large_ones().touch.forget_functions();
     }
 
-    /// An allocation was made: whether launches have to be looked at.
+    /// An allocation was made: a large one is looked at from here on.
     pub(crate) fn note_large(&self, state: &State, slot: u32) {
-        if let Some(one) = state.allocations.get(slot) {
-            let speed = &self.config.gpus[one.home as usize].speed;
-            self.tables.fetch_or(Touch::is_large(one.span, speed), Ordering::Relaxed);
+        let Some(one) = state.allocations.get(slot) else { return };
+        if Touch::is_large(one.span, &self.config.gpus[one.home as usize].speed) {
+            let table = Table { slot, serial: one.serial, home: one.home, bytes: one.span };
+            self.large_ones().all.insert(one.base, table);
+            self.has_tables.store(true, Ordering::Relaxed);
         }
     }
 
     /// An allocation is gone.
-    pub(crate) fn forget_touch(&self, slot: u32) {
-        if self.tables.load(Ordering::Relaxed) {
-            self.touch().forget(slot);
+    pub(crate) fn forget_touch(&self, slot: u32, base: u64) {
+        if self.has_tables.load(Ordering::Relaxed) {
+            let mut tables = self.large_ones();
+            if tables.all.remove(&base).is_some() {
+                tables.touch.forget(slot);
+            }
         }
     }
 }

@@ -9,7 +9,7 @@
 //! critical section of the pool's lock that notes the page as moving; whoever submits counts himself first.
 
 use crate::device::Device;
-use crate::pool::{Pool, State};
+use crate::pool::{Allocation, Pool, State};
 
 /// A place in the order of one stream's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,15 +136,36 @@ impl State {
 impl<D: Device> Pool<D> {
     /// A submission that uses the allocations of these addresses is about to be made.
     pub fn begin_use(&self, addresses: &[u64]) -> Using {
-        let mut state = self.lock();
+        self.begin_use_in(&mut self.lock(), addresses)
+    }
+
+    fn begin_use_in(&self, state: &mut State, addresses: &[u64]) -> Using {
         let mut using = Using::default();
-        for slot in self.named(&state, addresses) {
+        for slot in self.named(state, addresses) {
             if let Some(allocation) = state.allocations.get_mut(slot) {
                 allocation.uses.waiting += 1;
                 using.objects.push((slot, allocation.serial));
             }
         }
         using
+    }
+
+    /// As [`Self::begin_use`] for a launch on GPU `home`; ready, and true, if all is at home. Takes the lock that plans
+    /// hold once, where asking for each takes it three times.
+    pub fn begin_use_at(&self, home: u8, addresses: &[u64]) -> (Using, bool) {
+        let mut state = self.lock();
+        let mut using = self.begin_use_in(&mut state, addresses);
+        let is_there = |allocation: &Allocation, id: &u32| {
+            let page = state.pages.get(*id);
+            let at_home = |tier| allocation.home != home || tier == home as usize;
+            page.is_none_or(|page| page.shown && !page.moving && at_home(page.tier))
+        };
+        let mut all = using.objects.iter().filter_map(|(slot, _)| state.allocations.get(*slot));
+        if all.all(|allocation| allocation.pages.iter().all(|id| is_there(allocation, id))) {
+            state.make_busy(&mut using);
+        }
+        let ready = using.ready;
+        (using, ready)
     }
 
     /// A submission that may use any allocation of these GPUs (one bit each) is about to be made.

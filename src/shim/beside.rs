@@ -16,9 +16,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 ///
 /// One thread at a time: two that each hold half of what they need would wait for one another.
 pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &[u64]) -> Using {
-    let mut using = engine.pool.begin_use(named);
+    let (mut using, ready) = engine.pool.begin_use_at(gpu, named);
     engine.pool.note_use(function, &using);
-    if engine.pool.are_at_home(gpu, &using) && engine.pool.is_ready(&mut using) {
+    if ready || (engine.pool.are_at_home(gpu, &using) && engine.pool.is_ready(&mut using)) {
         return using;
     }
     let begin = Instant::now();

@@ -300,7 +300,7 @@ impl Settings {
             })?,
             copies_all: read("VGMEM_COPY_OUT", false, |text| either(text, "written", "all"))?,
             paths: read("VGMEM_PATHS", false, |text| either(text, "own", "auto"))?,
-            graph_nodes: read("VGMEM_GRAPHS", false, |text| either(text, "whole", "nodes"))?,
+            graph_nodes: read("VGMEM_GRAPHS", true, |text| either(text, "whole", "nodes"))?,
             verify: read("VGMEM_VERIFY", false, switch)?,
             chaos: read("VGMEM_CHAOS", None, |text| text.parse().map(Some).map_err(drop))?,
             report: read("VGMEM_REPORT", Report::None, report)?,
