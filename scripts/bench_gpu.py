@@ -28,6 +28,11 @@ PACKAGES = ("torch", "accelerate")
 NO_ROOM = "OutOfMemoryError"
 
 
+# What is kept of a run's report.
+COUNTERS = ("fetched", "evicted", "unwritten", "launches_in_place", "launches_by_parts", "graphs_by_nodes",
+            "strict_exchanges", "waited_beside_us", "waited_strictly_us")
+
+
 class Late(Exception):
     """No time is left to begin something."""
 
@@ -173,7 +178,7 @@ class Bench(Suite):
         if not report["made"]:
             raise Failure("the pool made no allocation")
         if kind != STATIC:
-            entry["pages"][kind] = {"fetched": report["fetched"], "evicted": report["evicted"]}
+            entry["pages"][kind] = {name: report[name] for name in COUNTERS}
             over = report["peak"] > int(entry["limit"][:-1]) * MIB and not work.stays
             if over and not (report["fetched"] and report["evicted"]):
                 raise Failure("no page moved")

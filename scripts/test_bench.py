@@ -25,6 +25,7 @@ LINK = {"h2d_gb_per_s": 50.0, "d2h_gb_per_s": 49.0}
 # Says what a program of the benchmark says; SPOIL names what is wrong, and with which kind.
 PROGRAM = """
 import json, os
+COUNTERS = {counters}
 paging = os.environ.get("VGMEM_PAGING", "")
 kind = "static" if paging == "off" else os.environ.get("VGMEM_SAFETY", "native")
 kind = os.environ.get("METHOD", kind)
@@ -40,10 +41,10 @@ print("time 1")
 print("bytes", 12 << 30)
 if kind in ("strict", "auto", "static"):
     moved = 0 if spoilt.get(kind) == "still" else 5
-    report = {"made": 3, "peak": 12 << 30, "fetched": moved, "evicted": moved}
+    report = {**dict.fromkeys(COUNTERS, 0), "made": 3, "peak": 12 << 30, "fetched": moved, "evicted": moved}
     with open(os.environ["VGMEM_REPORT"], "w") as file:
         json.dump(report, file)
-"""
+""".replace("{counters}", repr(bench_gpu.COUNTERS))
 
 
 class Fake(bench_works.Work):

@@ -74,5 +74,6 @@ def say(**phases):
     """The lines that a suite reads: the first phase's time, what each settles at, and the memory that was taken."""
     for name, times in phases.items():
         print(f"figure {name}_ms {settled(times):.3f}")
+        print(f"steps {name}", *(f"{time:.1f}" for time in times))
     print(f"time {median(next(iter(phases.values()))):.3f}")
     print(f"bytes {torch.cuda.max_memory_reserved()}", flush=True)
