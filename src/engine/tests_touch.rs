@@ -25,7 +25,7 @@ fn launch(pool: &Pool<Mock>, function: u64, us: u64, addresses: &[u64]) -> bool 
         pool.bring(0, 100, &wanted).unwrap();
     }
     if let Some(timing) = wish.timing() {
-        pool.took(&timing, us, 0);
+        pool.took(&pool.settle_timing(timing).unwrap(), us, (0, us));
     }
     away
 }
@@ -87,7 +87,7 @@ fn what_came_in_the_place_of_a_table_is_brought() {
 /// A launch beside others as the shim makes it, which waits for the best page to go; how many steps it waited.
 fn beside(pool: &Pool<Mock>, function: u64, us: u64, addresses: &[u64]) -> usize {
     let mut wish = pool.wish(0, function, addresses);
-    wish.timing().iter().for_each(|timing| pool.took(timing, us, 0));
+    let timing = wish.timing();
     let (wanted, aside) = pool.split(&wish, addresses);
     let (mut using, ready) = pool.begin_use_at(0, &wanted);
     pool.note_use(function, &using);
@@ -100,6 +100,9 @@ fn beside(pool: &Pool<Mock>, function: u64, us: u64, addresses: &[u64]) -> usize
         pool.claim(&mut rest);
     }
     assert!(pool.is_ready(&mut rest), "shown, wherever it lies");
+    if let Some(timing) = timing.and_then(|timing| pool.settle_timing(timing)) {
+        pool.took(&timing, us, (0, us));
+    }
     pool.end_use(using.and(rest), Ended::Nothing);
     pool.look_ahead(0, 100, 0);
     steps

@@ -59,7 +59,7 @@ pub struct Wish {
 struct Timed {
     table: Table,
     function: u64,
-    /// A part of it lies elsewhere, and stays there.
+    /// It is used where it lies; once settled: a part of it lies elsewhere.
     in_place: bool,
 }
 
@@ -105,24 +105,36 @@ impl<D: Device> Pool<D> {
             }
         }
         if wish.leaves_some() {
-            self.look_where(&mut wish, home);
+            // Parts of a divided allocation are brought in any case.
+            let state = self.lock();
+            let whole = |slot: &u32| state.allocations.get(*slot).is_some_and(|one| !one.is_divided());
+            wish.aside.retain(whole);
         }
         wish
     }
 
-    /// Of what is used where it lies: whether it lies elsewhere. Parts of a divided allocation are brought in any case.
-    fn look_where(&self, wish: &mut Wish, home: u8) {
+    /// What a launch uses is where it will be: whether it is timed at home or in place. Nothing is told where neither
+    /// is so, or of a divided allocation.
+    pub fn settle_timing(&self, Timing(mut all): Timing) -> Option<Timing> {
         let state = self.lock();
-        let whole = |slot: &u32| state.allocations.get(*slot).filter(|allocation| !allocation.is_divided());
-        wish.aside.retain(|slot| whole(slot).is_some());
-        let away = |id: &u32| state.pages.get(*id).is_some_and(|page| page.tier != home as usize);
-        for one in &mut wish.timed {
-            one.in_place &= whole(&one.table.slot).is_some_and(|whole| whole.pages.iter().any(away));
-        }
+        all.retain_mut(|one| {
+            let home = one.table.home as usize;
+            let Some(whole) = state.allocations.get(one.table.slot).filter(|whole| !whole.is_divided())
+            else {
+                return false;
+            };
+            let away = |id: &u32| state.pages.get(*id).is_some_and(|page| page.tier != home);
+            let is_away = whole.pages.iter().any(away);
+            let tells = one.in_place || !is_away;
+            one.in_place &= is_away;
+            tells
+        });
+        (!all.is_empty()).then_some(Timing(all))
     }
 
-    /// A timed launch took so many microseconds; it is `now`, in microseconds since any time.
-    pub fn took(&self, Timing(all): &Timing, us: u64, now: u64) {
+    /// A timed launch took so many microseconds. It was made at the first of these times, in microseconds since any,
+    /// and the second is now.
+    pub fn took(&self, Timing(all): &Timing, us: u64, times: (u64, u64)) {
         let Tables { all: tables, touch } = &mut *self.large_ones();
         for Timed { table, function, in_place } in all {
             let lives = tables.values().any(|other| (other.slot, other.serial) == (table.slot, table.serial));
@@ -130,7 +142,7 @@ impl<D: Device> Pool<D> {
                 _ if !lives => {}
                 true => {
                     let speed = &self.config.gpus[table.home as usize].speed;
-                    touch.took_in_place(table.slot, table.bytes, us, now, speed);
+                    touch.took_in_place(table.slot, table.bytes, us, times, speed);
                 }
                 false => touch.took(*function, table.slot, us),
             }

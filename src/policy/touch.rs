@@ -85,6 +85,8 @@ struct Object {
     /// How often one did that came after uses in place.
     returns: u32,
     rent: Option<Rent>,
+    /// Launches that used it in place and were not charged yet.
+    uncharged: u32,
     /// It is brought whatever launches touch of it.
     brought: bool,
 }
@@ -125,10 +127,13 @@ impl Touch {
         let was_in_place = one.streak == STREAK;
         one.streak = if little { (one.streak + 1).min(STREAK) } else { 0 };
         if was_in_place && !little {
-            one.returns += 1;
-            (one.rent, one.brought) = (None, one.returns == RETURNS);
+            // Of a new function nothing is known.
+            one.returns += u32::from(pair.timed >= SAMPLES);
+            one.brought = one.returns >= RETURNS;
+            (one.rent, one.uncharged) = (None, 0);
         }
         let in_place = one.streak == STREAK;
+        one.uncharged += u32::from(in_place);
         let timed = in_place || pair.timed < SAMPLES || pair.launches.is_power_of_two();
         Sight { in_place, begins: in_place && !was_in_place, timed }
     }
@@ -141,12 +146,21 @@ impl Touch {
         }
     }
 
-    /// Such a launch took so long where it used the object in place; it is `now`, in microseconds since any time.
-    pub fn took_in_place(&mut self, object: u32, bytes: u64, us: u64, now: u64, speed: &Speed) {
-        let Some(one) = self.objects.get_mut(&object) else { return };
-        let new = Rent { since: now.saturating_sub(us), spent: 0, launches: 0 };
-        let rent = one.rent.get_or_insert(new);
-        (rent.spent, rent.launches) = (rent.spent.saturating_add(us), rent.launches + 1);
+    /// Such a launch took `us` microseconds where it used the object in place. It was made at the first of these times,
+    /// in microseconds since any, and the second is now. Those that were not timed are charged as it is.
+    pub fn took_in_place(
+        &mut self,
+        object: u32,
+        bytes: u64,
+        us: u64,
+        (made, now): (u64, u64),
+        speed: &Speed,
+    ) {
+        let Some(one) = self.objects.get_mut(&object).filter(|one| !one.brought) else { return };
+        let launches = std::mem::take(&mut one.uncharged).max(1);
+        let rent = one.rent.get_or_insert(Rent { since: made, spent: 0, launches: 0 });
+        rent.spent = rent.spent.saturating_add(us.saturating_mul(u64::from(launches)));
+        rent.launches += launches;
         let price = speed.price(bytes);
         let is_dear = rent.spent >= price.saturating_mul(DEAR);
         if !is_dear && (rent.launches < JUDGED || rent.spent < price / 2) {
@@ -190,10 +204,11 @@ mod tests {
                 let sight = touch.named(function, 1, GIB, &SPEED);
                 in_place += u32::from(sight.in_place);
                 let us = if sight.in_place { away } else { home };
+                let made = *now;
                 *now += us;
                 if sight.in_place {
                     assert!(sight.timed);
-                    touch.took_in_place(1, GIB, us, *now, &SPEED);
+                    touch.took_in_place(1, GIB, us, (made, *now), &SPEED);
                 } else if sight.timed {
                     touch.took(function, 1, us);
                 }
@@ -246,6 +261,48 @@ mod tests {
         let mut program = Program::default();
         // One part after another, without a pause: half of the price is spent after 25 launches.
         assert_eq!(program.run(1, 1_000, (15, 420, 5)), 26);
+    }
+
+    #[test]
+    fn new_functions_do_not_make_it_brought_for_good() {
+        let mut program = Program::default();
+        program.run(1, 20, LOOKUP);
+        for function in 2..6 {
+            assert_eq!(program.run(function, 3, LOOKUP), 0);
+            assert_eq!(program.run(function, 20, LOOKUP), 13);
+        }
+        for _ in 0..3 {
+            program.0.forget_functions();
+            assert_eq!(program.run(1, 20, LOOKUP), 10);
+        }
+    }
+
+    #[test]
+    fn what_is_not_timed_is_charged_and_what_was_made_long_ago_has_taken_long() {
+        // Each launch reads another part, and one of ten is timed.
+        let mut program = Program::default();
+        program.run(1, 10, LOOKUP);
+        let Program(touch, now) = &mut program;
+        let mut in_place = 0;
+        for launch in 0..1_000u64 {
+            let sight = touch.named(1, 1, GIB, &SPEED);
+            in_place += u32::from(sight.in_place);
+            *now += 420;
+            if sight.in_place && launch % 10 == 9 {
+                touch.took_in_place(1, GIB, 420, (*now - 420, *now), &SPEED);
+            }
+        }
+        assert!(in_place < 60, "{in_place}");
+        // Forty lookups are made at once, and are over a second later, when their times are asked for.
+        let mut program = Program::default();
+        program.run(1, 10, LOOKUP);
+        let Program(touch, now) = &mut program;
+        for _ in 0..20 {
+            let made = *now;
+            assert!((0..40).all(|_| touch.named(1, 1, GIB, &SPEED).in_place));
+            *now += 1_000_000;
+            (0..40).for_each(|_| touch.took_in_place(1, GIB, 400, (made, *now), &SPEED));
+        }
     }
 
     #[test]

@@ -40,8 +40,9 @@ impl<'a> Replay<'a> {
         let slow = host as f64 / rates.in_place + peer as f64 / rates.in_place_peer;
         self.in_place += host + peer;
         let ns = work.ns + (slow * rates.amplification) as Nanos;
-        if let Some(timing) = self.timing.take() {
-            self.pool.took(&timing, ns / 1_000 + 1, (self.clock[PROGRAM] + ns) / 1_000);
+        if let Some(timing) = self.timing.take().and_then(|timing| self.pool.settle_timing(timing)) {
+            let made = self.clock[PROGRAM];
+            self.pool.took(&timing, ns / 1_000 + 1, (made / 1_000, (made + ns) / 1_000));
         }
         let names = work.operands.iter().map(|operand| operand.id).collect();
         let (mark, end) = self.streams.submit(work.stream, self.clock[PROGRAM], ns, names);

@@ -121,10 +121,7 @@ impl Use {
         let mut wish = engine.pool.wish(gpu, launch.function as u64, &named);
         let timing = wish.timing();
         let mut made = Use::of_known_launch(engine, context, gpu, launch, (&named, &wish));
-        // The pages may have been waited for: a capture may have begun meanwhile.
-        made.timed = timing
-            .filter(|_| matches!(capture_of(engine, launch.stream), Capture::None))
-            .and_then(|timing| times::begin(engine, context, launch.stream, timing));
+        made.timed = timing.and_then(|timing| times::begin(engine, context, launch.stream, timing));
         made
     }
 
@@ -276,15 +273,15 @@ impl Use {
     fn end(mut self, rc: CUresult, stream: CUstream) {
         let Some(engine) = engine() else { return };
         loud::noticed(rc);
+        let timed = self.timed.take();
         if rc != CUDA_SUCCESS && !self.begun {
+            times::end(engine, stream, timed, false);
             return engine.pool.end_use(self.using, Ended::Nothing);
         }
-        match capture_of(engine, stream) {
-            Capture::None => {
-                if let Some(begun) = self.timed.take() {
-                    times::end(engine, stream, begun, rc);
-                }
-            }
+        let capture = capture_of(engine, stream);
+        times::end(engine, stream, timed, rc == CUDA_SUCCESS && matches!(capture, Capture::None));
+        match capture {
+            Capture::None => {}
             Capture::OfThis => return engine.pool.end_use(self.using, Ended::Nothing),
             // A marker might become part of the capture, or end it.
             Capture::Unknown => {

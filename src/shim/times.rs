@@ -1,7 +1,7 @@
 //! How long launches take that name large allocations: the policy tells from it which they hardly touch.
 //!
 //! Two timed events stand around such a launch, on its stream; they are asked at later ones. A launch is timed a few
-//! times for each function and allocation, then ever more rarely.
+//! times for each function and allocation, then ever more rarely, but for those that use one in place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vgmem_abi::*;
 use vgmem_engine::{Context, Timing};
 
+use crate::capture::{Capture, capture_of};
 use crate::start::Engine;
 
 /// Launches that may wait for their end at a time; further ones are not timed.
@@ -21,6 +22,8 @@ struct Pending {
     context: Context,
     events: [usize; 2],
     timing: Timing,
+    /// When it was made, in microseconds.
+    made: u64,
 }
 
 #[derive(Default)]
@@ -35,6 +38,7 @@ pub struct Begun {
     context: Context,
     event: usize,
     timing: Timing,
+    made: u64,
 }
 
 static TIMES: Mutex<Option<Times>> = Mutex::new(None);
@@ -50,6 +54,11 @@ fn try_times<T>(work: impl FnOnce(&mut Times) -> T) -> Option<T> {
 
 /// A launch on this stream of the current context is about to be made; `None` where it cannot be timed.
 pub fn begin(engine: &Engine, context: Context, stream: CUstream, timing: Timing) -> Option<Begun> {
+    // The pages may have been waited for: a capture may have begun meanwhile.
+    let timing = engine.pool.settle_timing(timing)?;
+    if !matches!(capture_of(engine, stream), Capture::None) {
+        return None;
+    }
     let known = try_times(|times| {
         times.settle(engine);
         (times.pending.len() < MOST).then(|| times.free.get_mut(&context).and_then(Vec::pop))
@@ -59,20 +68,20 @@ pub fn begin(engine: &Engine, context: Context, stream: CUstream, timing: Timing
         give_back(engine, context, &[event]);
         return None;
     }
-    Some(Begun { context, event, timing })
+    Some(Begun { context, event, timing, made: micros() })
 }
 
-/// The launch was made, or refused. The stream does not capture.
-pub fn end(engine: &Engine, stream: CUstream, begun: Begun, rc: CUresult) {
-    let Begun { context, event, timing } = begun;
+/// The launch was made and `tells` something; or it was refused, or the stream captures.
+pub fn end(engine: &Engine, stream: CUstream, begun: Option<Begun>, tells: bool) {
+    let Some(Begun { context, event, timing, made }) = begun else { return };
     let known = || try_times(|times| times.free.get_mut(&context).and_then(Vec::pop)).flatten();
-    let last = (rc == CUDA_SUCCESS).then(|| known().or_else(|| new_event(engine))).flatten();
+    let last = tells.then(|| known().or_else(|| new_event(engine))).flatten();
     let Some(last) = last else { return give_back(engine, context, &[event]) };
     let events = [event, last];
     if !record(engine, last, stream) {
         return give_back(engine, context, &events);
     }
-    let kept = try_times(|times| times.pending.push_back(Pending { context, events, timing }));
+    let kept = try_times(|times| times.pending.push_back(Pending { context, events, timing, made }));
     if kept.is_none() {
         events.into_iter().for_each(|event| destroy(engine, event));
     }
@@ -104,10 +113,10 @@ impl Times {
                     // SAFETY: the out-parameter is live; both events are ours and over.
                     unsafe { elapsed(&mut milliseconds, begin, end) == CUDA_SUCCESS }
                 });
-            let Some(Pending { context, events, timing }) = self.pending.pop_front() else { return };
+            let Some(Pending { context, events, timing, made }) = self.pending.pop_front() else { return };
             self.free.entry(context).or_default().extend(events);
             if known {
-                engine.pool.took(&timing, (f64::from(milliseconds) * 1e3).ceil() as u64, micros());
+                engine.pool.took(&timing, (f64::from(milliseconds) * 1e3).ceil() as u64, (made, micros()));
             }
         }
     }
