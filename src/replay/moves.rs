@@ -10,7 +10,7 @@ use crate::replay::{LOOK_AHEAD, MOVER, Now, PROGRAM, Replay, STILL};
 use crate::trace::{Record, Work};
 
 /// Frames that are pinned as soon as they are wanted, and the time between two further ones.
-const FIRST_FRAMES: usize = 24;
+const FIRST_FRAMES: usize = 64;
 const BETWEEN_FRAMES: Nanos = 1_000_000_000;
 
 /// Frames that were pinned for twins, and when the next one may be.

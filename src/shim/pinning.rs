@@ -18,7 +18,7 @@ const LOOKS: u32 = 50;
 /// A frame keeps the driver busy for 8 to 30 ms, in which no page can be mapped (docs/DRIVER_FACTS.md): behind the
 /// first ones, which are made while the program begins to page, nothing is made for so many times as long.
 const PARTS: u32 = 49;
-const FIRST: usize = 24;
+const FIRST: usize = 64;
 /// Not begun again so soon where no frames could be had.
 const REST: Duration = Duration::from_secs(1);
 /// Between two looks whether others need the memory.
