@@ -53,6 +53,17 @@ def train(step, steps):
     say(step=times)
 
 
+def checked(step, steps):
+    """Runs so many steps, each of which gives an output, and prints."""
+    times = []
+    for _ in range(steps):
+        output, spent = timed(step)
+        times.append(spent)
+        print("result output", checksum(output), flush=True)
+    print(f"result norm {output.double().norm().item().hex()}")
+    say(step=times)
+
+
 def say_weights(net):
     """The line that tells all weights."""
     print(f"result weights {sum(bits(weight.detach()) for weight in net.parameters())}")

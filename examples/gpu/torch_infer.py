@@ -7,7 +7,7 @@ FORM=graph: a step is captured once and replayed.
 """
 import os
 
-from torch_common import begin, checksum, number, same_place, say, timed
+from torch_common import begin, checked, number, same_place
 
 import torch
 
@@ -66,15 +66,9 @@ def captured(work):
 def run(net):
     """Runs and prints."""
     data = torch.rand(number("BATCH", 512), number("WIDTH", 8192), device="cuda", dtype=torch.bfloat16) * 2 - 1
-    times = []
     with torch.no_grad():
         step = captured(lambda: net(data)) if FORM == "graph" else lambda: net(data)
-        for _ in range(number("STEPS", 4)):
-            output, spent = timed(step)
-            times.append(spent)
-            print("result output", checksum(output), flush=True)
-    print(f"result norm {output.double().norm().item().hex()}")
-    say(step=times)
+        checked(step, number("STEPS", 4))
 
 
 if __name__ == "__main__":

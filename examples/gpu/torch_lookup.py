@@ -4,7 +4,7 @@
 A recommender's shape: of every table a few rows are used in a step, of the layers all. Sizes come from the environment:
 TABLES, ROWS, WIDTH, LAYERS, BATCH, STEPS. The defaults hold 6 GiB of tables and 4 GiB of layers in bf16.
 """
-from torch_common import begin, checksum, number, say, timed
+from torch_common import begin, checked, number
 
 import torch
 from torch.nn import functional
@@ -28,14 +28,8 @@ def run():
             data = torch.relu(data @ layer)
         return data
 
-    times = []
     with torch.no_grad():
-        for _ in range(number("STEPS", 4)):
-            output, spent = timed(step)
-            times.append(spent)
-            print("result output", checksum(output), flush=True)
-    print(f"result norm {output.double().norm().item().hex()}")
-    say(step=times)
+        checked(step, number("STEPS", 4))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ use crate::pool::{Note, Pool, State};
 /// A large allocation.
 #[derive(Clone, Copy, Debug)]
 struct Table {
+    base: u64,
     slot: u32,
     serial: u64,
     home: u8,
@@ -35,9 +36,9 @@ impl Tables {
         let mut found: Vec<Table> = Vec::new();
         for &address in addresses {
             let before = self.all.range(..=address).next_back();
-            let Some((base, table)) = before else { continue };
+            let Some((_, table)) = before else { continue };
             let is_new = found.iter().all(|other| other.slot != table.slot);
-            if address - base < table.bytes && table.home == home && is_new {
+            if address - table.base < table.bytes && table.home == home && is_new {
                 found.push(*table);
             }
         }
@@ -137,7 +138,7 @@ impl<D: Device> Pool<D> {
     pub fn took(&self, Timing(all): &Timing, us: u64, times: (u64, u64)) {
         let Tables { all: tables, touch } = &mut *self.large_ones();
         for Timed { table, function, in_place } in all {
-            let lives = tables.values().any(|other| (other.slot, other.serial) == (table.slot, table.serial));
+            let lives = tables.get(&table.base).is_some_and(|other| other.serial == table.serial);
             match in_place {
                 _ if !lives => {}
                 true => {
@@ -165,7 +166,7 @@ impl<D: Device> Pool<D> {
     pub(crate) fn note_large(&self, state: &State, slot: u32) {
         let Some(one) = state.allocations.get(slot) else { return };
         if Touch::is_large(one.span, &self.config.gpus[one.home as usize].speed) {
-            let table = Table { slot, serial: one.serial, home: one.home, bytes: one.span };
+            let table = Table { base: one.base, slot, serial: one.serial, home: one.home, bytes: one.span };
             self.large_ones().all.insert(one.base, table);
             self.has_tables.store(true, Ordering::Relaxed);
         }

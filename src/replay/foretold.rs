@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use vgmem_policy::pieces;
 
 use crate::machine::{Machine, Nanos};
-use crate::options::{Options, Writes, likely};
+use crate::options::Options;
 use crate::parts::Parts;
 use crate::steps::Steps;
 use crate::trace::{Operand, Record, Trace, Work};
@@ -111,13 +111,7 @@ impl<'a> Schedule<'a> {
                 continue;
             }
             let uses = named(&of, &parts, work);
-            let count = work.operands.len();
-            let written = match options.writes {
-                Writes::All => 0..count,
-                Writes::Likely => likely(name, count),
-                Writes::Nothing => 0..0,
-            };
-            let operands = work.operands[written].to_vec();
+            let operands = work.operands[options.writes.of(name, work.operands.len())].to_vec();
             let writes = named(&of, &parts, &Work { operands, ..*work });
             uses.iter().for_each(|&page: &usize| pages[page].uses.push(jobs.len()));
             jobs.push(Job { gap: step.gap, ns: work.ns, waits: false, uses, writes });
@@ -244,6 +238,7 @@ fn named(of: &HashMap<u64, Vec<(u64, usize)>>, parts: &Parts, work: &Work) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Writes;
 
     /// Eight pages that a scan uses in turn, each for as many microseconds, with room for some of them.
     fn scan(us: u64, room: u64) -> (Nanos, u64) {

@@ -5,7 +5,6 @@ use vgmem_engine::{Ended, Place, Using};
 use crate::device::{HOME, OUT};
 use crate::losses::Reason;
 use crate::machine::Nanos;
-use crate::options::{Writes, likely};
 use crate::replay::{LOOK_AHEAD, MOVER, Now, PROGRAM, Replay, STILL};
 use crate::trace::{Record, Work};
 
@@ -85,13 +84,7 @@ impl<'a> Replay<'a> {
             Some(Record::Launch(function, _)) => self.trace.name(*function),
             _ => "", // a copy, its destination first
         };
-        let count = work.operands.len();
-        let written = match self.options.writes {
-            Writes::All => 0..count,
-            Writes::Likely => likely(name, count),
-            Writes::Nothing => return,
-        };
-        let operands = work.operands[written].to_vec();
+        let operands = work.operands[self.options.writes.of(name, work.operands.len())].to_vec();
         for (page, ..) in self.pages(&Work { operands, ..*work }) {
             self.pool.device().write(page);
         }

@@ -1,5 +1,7 @@
 //! How a trace is replayed.
 
+use std::ops::Range;
+
 use crate::machine::Nanos;
 
 /// What launches write. A trace does not say.
@@ -13,8 +15,19 @@ pub enum Writes {
     Nothing,
 }
 
-/// Which of so many operands a launch of this function writes: as the kernels of PyTorch and cuBLAS have them.
-pub(crate) fn likely(function: &str, operands: usize) -> std::ops::Range<usize> {
+impl Writes {
+    /// Which of so many operands a launch of this function writes.
+    pub(crate) fn of(self, function: &str, operands: usize) -> Range<usize> {
+        match self {
+            Writes::All => 0..operands,
+            Writes::Likely => likely(function, operands),
+            Writes::Nothing => 0..0,
+        }
+    }
+}
+
+/// As the kernels of PyTorch and cuBLAS have them.
+fn likely(function: &str, operands: usize) -> Range<usize> {
     let output = match function {
         // What they read, then what they write, then scratch memory.
         name if name.starts_with("nvjet") => return 2.min(operands)..operands,

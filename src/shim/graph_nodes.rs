@@ -15,6 +15,7 @@ use std::time::Instant;
 use vgmem_abi::*;
 
 use crate::broken;
+use crate::events;
 use crate::gate;
 use crate::graph_read::Memset;
 use crate::hooks::access::give;
@@ -142,7 +143,7 @@ impl Order {
         let last = std::mem::take(&mut *self.last());
         // An event of a context that is not current may be gone with it.
         if last.event != 0 && engine.current().is_some_and(|(context, _)| context == last.context) {
-            destroy(engine, last.event);
+            events::destroy(engine, last.event);
         }
     }
 
@@ -199,7 +200,7 @@ impl Order {
         let call = &engine.pool.device().call;
         let mut last = self.last();
         if last.event != 0 && last.context != context {
-            destroy(engine, last.event);
+            events::destroy(engine, last.event);
         }
         if last.event == 0 || last.context != context {
             *last = Last { event: call.new_event().map_or(0, |event| event as usize), context };
@@ -222,12 +223,6 @@ impl Order {
     fn last(&self) -> MutexGuard<'_, Last> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Ends an event that nobody asks about any more.
-fn destroy(engine: &Engine, event: usize) {
-    // SAFETY: ours; the driver keeps it until its work is over.
-    let _ = engine.pool.device().call.cuEventDestroy_v2.map(|end| unsafe { end(event as CUevent) });
 }
 
 impl Node {

@@ -14,6 +14,7 @@ mod broken;
 mod capi;
 mod capture;
 mod chaos;
+mod events;
 mod exports;
 mod fork;
 mod functions;

@@ -10,6 +10,7 @@ use vgmem_abi::*;
 use vgmem_engine::{Context, Timing};
 
 use crate::capture::{Capture, capture_of};
+use crate::events;
 use crate::start::Engine;
 
 /// Launches that may wait for their end at a time; further ones are not timed.
@@ -63,8 +64,8 @@ pub fn begin(engine: &Engine, context: Context, stream: CUstream, timing: Timing
         times.settle(engine);
         (times.pending.len() < MOST).then(|| times.free.get_mut(&context).and_then(Vec::pop))
     });
-    let event = known??.or_else(|| new_event(engine))?;
-    if !record(engine, event, stream) {
+    let event = known??.or_else(|| events::timed(engine))?;
+    if !events::record(engine, event, stream) {
         give_back(engine, context, &[event]);
         return None;
     }
@@ -75,15 +76,15 @@ pub fn begin(engine: &Engine, context: Context, stream: CUstream, timing: Timing
 pub fn end(engine: &Engine, stream: CUstream, begun: Option<Begun>, tells: bool) {
     let Some(Begun { context, event, timing, made }) = begun else { return };
     let known = || try_times(|times| times.free.get_mut(&context).and_then(Vec::pop)).flatten();
-    let last = tells.then(|| known().or_else(|| new_event(engine))).flatten();
+    let last = tells.then(|| known().or_else(|| events::timed(engine))).flatten();
     let Some(last) = last else { return give_back(engine, context, &[event]) };
     let events = [event, last];
-    if !record(engine, last, stream) {
+    if !events::record(engine, last, stream) {
         return give_back(engine, context, &events);
     }
     let kept = try_times(|times| times.pending.push_back(Pending { context, events, timing, made }));
     if kept.is_none() {
-        events.into_iter().for_each(|event| destroy(engine, event));
+        events.into_iter().for_each(|event| events::destroy(engine, event));
     }
 }
 
@@ -100,54 +101,27 @@ impl Times {
     fn settle(&mut self, engine: &Engine) {
         let device = engine.pool.device();
         for _ in 0..LOOKS {
-            let Some(Pending { events: [begin, end], .. }) = self.pending.front() else { return };
-            let (begin, end) = (*begin as CUevent, *end as CUevent);
+            let Some(&Pending { events: [_, end], .. }) = self.pending.front() else { return };
             // SAFETY: our event; its context has not ended.
-            let asked = device.relaxed(|| unsafe { (device.call.cuEventQuery)(end) });
+            let asked = device.relaxed(|| unsafe { (device.call.cuEventQuery)(end as CUevent) });
             if asked == CUDA_ERROR_NOT_READY {
                 return;
             }
-            let mut milliseconds = 0.0f32;
-            let known = asked == CUDA_SUCCESS
-                && device.call.cuEventElapsedTime.is_some_and(|elapsed| {
-                    // SAFETY: the out-parameter is live; both events are ours and over.
-                    unsafe { elapsed(&mut milliseconds, begin, end) == CUDA_SUCCESS }
-                });
             let Some(Pending { context, events, timing, made }) = self.pending.pop_front() else { return };
             self.free.entry(context).or_default().extend(events);
-            if known {
-                engine.pool.took(&timing, (f64::from(milliseconds) * 1e3).ceil() as u64, (made, micros()));
+            let told = (asked == CUDA_SUCCESS).then(|| events::milliseconds(engine, events)).flatten();
+            if let Some(milliseconds) = told {
+                engine.pool.took(&timing, (milliseconds * 1e3).ceil() as u64, (made, micros()));
             }
         }
     }
 }
 
-/// A new event of the current context, with time stamps.
-fn new_event(engine: &Engine) -> Option<usize> {
-    let mut event: CUevent = std::ptr::null_mut();
-    // SAFETY: the out-parameter is live.
-    let rc = unsafe { (engine.pool.device().call.cuEventCreate)(&mut event, 0) };
-    (rc == CUDA_SUCCESS).then_some(event as usize)
-}
-
-/// Records an event of ours on a stream of the program's current context.
-fn record(engine: &Engine, event: usize, stream: CUstream) -> bool {
-    let device = engine.pool.device();
-    // SAFETY: as described; no capture is under way on the stream.
-    device.relaxed(|| unsafe { (device.call.cuEventRecord)(event as CUevent, stream) }) == CUDA_SUCCESS
-}
-
 fn give_back(engine: &Engine, context: Context, events: &[usize]) {
     let kept = try_times(|times| times.free.entry(context).or_default().extend(events));
     if kept.is_none() {
-        events.iter().for_each(|&event| destroy(engine, event));
+        events.iter().for_each(|&event| events::destroy(engine, event));
     }
-}
-
-/// Ends an event of ours; the driver keeps it until it is over.
-fn destroy(engine: &Engine, event: usize) {
-    // SAFETY: nobody else knows of it.
-    let _ = engine.pool.device().call.cuEventDestroy_v2.map(|end| unsafe { end(event as CUevent) });
 }
 
 /// Microseconds of a clock that only goes forward.

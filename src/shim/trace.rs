@@ -17,7 +17,7 @@ use vgmem_engine::Context;
 
 use crate::capture::{Capture, capture_of};
 use crate::start::{Engine, engine};
-use crate::{fork, trust};
+use crate::{events, fork, trust};
 
 /// Bytes of text that are gathered before they are written.
 const CHUNK: usize = 1 << 16;
@@ -128,14 +128,9 @@ impl Trace {
         next
     }
 
-    fn event(&mut self, engine: &Engine, context: Context) -> Option<CUevent> {
-        if let Some(event) = self.free.get_mut(&context).and_then(Vec::pop) {
-            return Some(event as CUevent);
-        }
-        let mut event: CUevent = std::ptr::null_mut();
-        // SAFETY: the out-parameter is live; with time stamps.
-        let rc = unsafe { (engine.pool.device().call.cuEventCreate)(&mut event, 0) };
-        (rc == CUDA_SUCCESS).then_some(event)
+    fn event(&mut self, engine: &Engine, context: Context) -> Option<usize> {
+        let free = self.free.get_mut(&context).and_then(Vec::pop);
+        free.or_else(|| events::timed(engine))
     }
 
     /// Moves records into the text, up to `most` operations that are over, and writes it where it is long.
@@ -158,13 +153,8 @@ impl Trace {
             match self.entries.pop_front() {
                 Some(Entry::Plain(line)) => self.text.push_str(&line),
                 Some(Entry::Timed { head, tail, context, events }) => {
-                    let mut milliseconds = 0.0f32;
-                    let [begin, end] = events.map(|event| event as CUevent);
-                    let known = call.cuEventElapsedTime.is_some_and(|elapsed| {
-                        // SAFETY: the out-parameter is live; both events are ours and were recorded.
-                        unsafe { elapsed(&mut milliseconds, begin, end) == CUDA_SUCCESS }
-                    });
-                    let nanoseconds = if known { (f64::from(milliseconds) * 1e6) as u64 } else { 0 };
+                    let milliseconds = events::milliseconds(engine, events).unwrap_or(0.0);
+                    let nanoseconds = (milliseconds * 1e6) as u64;
                     let _ = writeln!(self.text, "{head} {nanoseconds}{tail}");
                     self.free.entry(context).or_default().extend(events);
                 }
@@ -288,11 +278,11 @@ fn start_in(
         (head, tail, trace.event(engine, context)?)
     };
     // Without the lock: it may wait as a launch on this stream would.
-    if !record(engine, event, stream) {
-        give_back(context, &[event as usize]);
+    if !events::record(engine, event, stream) {
+        give_back(context, &[event]);
         return None;
     }
-    Some(Started { head, tail, context, begin: event as usize, stream: stream as usize, wait: None })
+    Some(Started { head, tail, context, begin: event, stream: stream as usize, wait: None })
 }
 
 impl Started {
@@ -303,8 +293,8 @@ impl Started {
         }
         let event = trace().as_mut().and_then(|trace| trace.event(engine, self.context));
         let Some(event) = event else { return };
-        let events = [self.begin, event as usize];
-        if !record(engine, event, self.stream as CUstream) {
+        let events = [self.begin, event];
+        if !events::record(engine, event, self.stream as CUstream) {
             return give_back(self.context, &events);
         }
         let mut trace = trace();
@@ -317,13 +307,6 @@ impl Started {
         }
         engine.pool.device().relaxed(|| trace.settle(engine, LOOKS));
     }
-}
-
-/// Records an event on a stream that the program uses.
-fn record(engine: &Engine, event: CUevent, stream: CUstream) -> bool {
-    let device = engine.pool.device();
-    // SAFETY: our event, on a stream of the program's current context.
-    device.relaxed(|| unsafe { (device.call.cuEventRecord)(event, stream) }) == CUDA_SUCCESS
 }
 
 fn give_back(context: Context, events: &[usize]) {
