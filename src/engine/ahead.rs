@@ -35,6 +35,11 @@ impl<D: Device> Pool<D> {
         !motions.is_empty()
     }
 
+    /// Moves that are over so far. One load.
+    pub fn landings(&self) -> u64 {
+        self.landings.load(Ordering::Acquire)
+    }
+
     /// Fetches what is expected to be needed next, as far as that costs hardly more copies; whether anything is on
     /// its way. Leaves `reserved` bytes at home to a launch that waits.
     pub fn look_ahead(&self, home: u8, context: Context, reserved: u64) -> bool {

@@ -16,6 +16,7 @@
 //! over; a page that is hidden or moving is named by no work in flight; [`Pool::claim`] before a submission shows
 //! what it names. A failed copy or mapping leaves the page hidden where it was, and showing it is tried again.
 
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 use vgmem_policy::{PageRef, Room};
@@ -167,10 +168,13 @@ impl<D: Device> Pool<D> {
             }
             self.show_pages(&hidden); // tried again; what stays hidden in the end is loud
         }
-        if missing.is_empty() {
-            return if coming { Progress::Waiting(0) } else { Progress::Ready };
+        if missing.is_empty() && !coming {
+            return Progress::Ready;
         }
-        self.note(Note::Waits);
+        self.note(Note::Waits); // for the link, also where all is on its way
+        if missing.is_empty() {
+            return Progress::Waiting(0);
+        }
         if self.must_rest(home) {
             return Progress::Waiting(0);
         }
@@ -387,6 +391,7 @@ impl<D: Device> Pool<D> {
     /// The frame holds the page's bytes: it is the page's memory now, and the old memory a spare frame, or a twin.
     pub(crate) fn landed(&self, motion: Motion) {
         self.stir();
+        self.landings.fetch_add(1, Ordering::Release);
         let Motion { page, address, frame, lane, context, step, late, .. } = motion;
         let Some(from) = self.lock().pages.get(page.page).map(|page| page.shadow) else {
             return self.spare(frame);

@@ -228,7 +228,7 @@ pub struct Pool<D: Device> {
     /// Uses of allocations, by slot. Locked after the state or without it: a plan takes longer than a launch may wait.
     pager: Mutex<Pager>,
     /// What the pager has not heard of yet. Locked last.
-    notes: Mutex<Vec<Note>>,
+    pub(crate) notes: Mutex<Vec<Note>>,
     pub(crate) holding: AtomicBool,
     /// Whether pages ever lay away from their home.
     pub(crate) displaced: AtomicBool,
@@ -250,6 +250,8 @@ pub struct Pool<D: Device> {
     waits: AtomicBool,
     /// Counts what may let pages move.
     pub(crate) stirred: AtomicU64,
+    /// Moves that are over.
+    pub(crate) landings: AtomicU64,
     /// For each GPU the count that was looked at last.
     pub(crate) looked: Vec<AtomicU64>,
     /// For each GPU the bytes of the frame that the last page came home from whose frame others needed; 0 is none.
@@ -330,6 +332,7 @@ impl<D: Device> Pool<D> {
             unshown,
             waits: AtomicBool::new(false),
             stirred: AtomicU64::new(1),
+            landings: AtomicU64::new(0),
             looked,
             wanted_frames,
         }

@@ -6,9 +6,12 @@ use vgmem_policy::Placement;
 use crate::device::Place;
 use crate::exchange::Exchanged;
 use crate::free::Freed;
-use crate::pool::Pool;
+use crate::overlap::Progress;
+use crate::pool::{Note, Pool};
 use crate::testing::{FAULT, G, Mock, pool};
 use crate::tests::{ask, check, pages};
+use crate::tests_overlap::World;
+use crate::uses::Ended;
 
 /// A GPU of that many granules with an exchange reserve of 4, and a host of 64.
 pub(crate) fn small(gpu: u64) -> Pool<Mock> {
@@ -121,6 +124,42 @@ fn memory_of_the_pager_goes_to_allocations_that_need_it() {
 }
 
 /// Every driver call of an exchange fails once: every page still shows its content, and the books agree.
+/// A launch that waits for pages which are on their way already waits for the link like any other.
+#[test]
+fn a_launch_that_waits_for_what_is_on_its_way_is_noted() {
+    let mut world = World::new(16);
+    (0..4).for_each(|_| world.allocate(8));
+    let bases: Vec<u64> = world.live.iter().map(|live| live.base).collect();
+    for &base in bases.iter().cycle().take(9) {
+        world.launch(vec![base]);
+        world.run();
+    }
+    let is_away = |base: &&u64| {
+        let state = world.pool.lock();
+        state.pages.iter().any(|(_, page)| page.tier != 0 && (**base..**base + 8 * G).contains(&page.address))
+    };
+    let using = world.pool.begin_use(&[*bases.iter().find(is_away).unwrap()]);
+    let named = using.named();
+    let is_on_its_way = || {
+        let state = world.pool.lock();
+        let own = || state.pages.iter().filter(|(_, page)| named.contains(&page.allocation));
+        own().any(|(_, page)| page.moving) && own().all(|(_, page)| page.moving || page.tier == 0)
+    };
+    let mut seen = false;
+    for _ in 0..40 {
+        world.pool.note_use(0, &using);
+        drop(world.pool.pager()); // it is told what was noted
+        let before = is_on_its_way();
+        if world.pool.advance(0, 100, &named, true) == Progress::Waiting(0) && before && is_on_its_way() {
+            assert!(matches!(world.pool.notes.lock().unwrap()[..], [Note::Waits]));
+            seen = true;
+        }
+    }
+    assert!(seen);
+    world.pool.end_use(using, Ended::Nothing);
+    world.end();
+}
+
 #[test]
 fn a_fault_at_every_call_of_an_exchange_loses_no_page() {
     let start = || {

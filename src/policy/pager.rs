@@ -69,10 +69,11 @@ impl Pager {
         self.waited = self.now();
     }
 
-    /// Whether some launch of the last iteration had to wait: the link is what the program waits for.
+    /// Whether some launch of the last two iterations had to wait: the link is what the program waits for. Two, as the
+    /// place where it waits moves: it may be a little later than in the last one.
     pub fn is_behind(&self) -> bool {
         let period = self.sequence.period().unwrap_or(0);
-        self.waited > 0 && self.now() - self.waited <= period
+        self.waited > 0 && self.now() - self.waited <= 2 * period
     }
 
     /// Launches so far.
@@ -199,6 +200,22 @@ mod tests {
         let resident = [page(1), page(2), page(9)];
         let plan = pager.exchange(&[3], &[page(3)], &resident, 0);
         assert_eq!((plan.fetch, plan.evict), (vec![page(3)], vec![page(9)]));
+    }
+
+    #[test]
+    fn behind_is_who_waited_within_two_iterations() {
+        let mut pager = Pager::default();
+        let launches = |pager: &mut Pager, count: usize| {
+            let now = pager.now() as usize;
+            (now..now + count).for_each(|at| pager.launch(&[at as u32 % 24]));
+        };
+        launches(&mut pager, 24 * 4);
+        assert!(!pager.is_behind());
+        pager.waits();
+        launches(&mut pager, 48);
+        assert!(pager.is_behind(), "it may wait a little later than it did an iteration ago");
+        launches(&mut pager, 1);
+        assert!(!pager.is_behind());
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! submitted before. So every wait for the program's work is a poll, which can have a deadline.
 //!
 //! Lock order: the table of lines, then nothing; a line's lock is held while its event is recorded, which may block
-//! as a launch on that stream would. Polling skips lines that are locked.
+//! as a launch on that stream would. Polling skips lines that are locked, and holds no lock that a launch takes while
+//! it asks the driver.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +30,9 @@ struct Line {
     index: u32,
     /// Work was submitted behind the last marker.
     unmarked: AtomicBool,
+    /// Held by the one who asks for its oldest marker, which stays where it is; before `events`. Whoever lets the
+    /// events end takes it, too.
+    asking: Mutex<()>,
     events: Mutex<Events>,
 }
 
@@ -96,8 +100,8 @@ fn line(key: Key) -> &'static Line {
     let line = *by_key.entry(key).or_insert_with(|| {
         unused.pop().unwrap_or_else(|| {
             *made += 1;
-            let events = Mutex::default();
-            Box::leak(Box::new(Line { index: *made - 1, unmarked: AtomicBool::new(false), events }))
+            let (unmarked, asking, events) = Default::default();
+            Box::leak(Box::new(Line { index: *made - 1, unmarked, asking, events }))
         })
     });
     LAST.set(Some((key, line, era)));
@@ -194,25 +198,28 @@ pub fn poll(engine: &Engine) -> bool {
 }
 
 fn poll_line(engine: &Engine, line: &Line) -> bool {
-    let Ok(mut events) = line.events.try_lock() else { return false };
+    let Ok(_asking) = line.asking.try_lock() else { return false };
     let mut passed = 0;
-    while let Some(&(number, event)) = events.pending.front() {
+    let left = loop {
+        let oldest = line.events.try_lock().map(|events| events.pending.front().copied());
+        let Ok(Some((number, event))) = oldest else { break oldest.is_err() };
         // SAFETY: an event of ours whose context has not ended. An error other than "not ready" is that of a lost
         // context: nothing runs there any more.
         if unsafe { (engine.pool.device().call.cuEventQuery)(event as CUevent) } == CUDA_ERROR_NOT_READY
             && !broken::is("marks")
         {
-            break;
+            break true;
         }
+        let Ok(mut events) = line.events.try_lock() else { break true };
         events.pending.pop_front();
         events.free.push(event);
         passed = number;
-    }
+    };
     if passed > 0 {
         SEEN.fetch_add(1, Ordering::Relaxed);
         engine.pool.completed(Mark { stream: line.index, number: passed });
     }
-    events.pending.is_empty()
+    !left
 }
 
 /// The newest marker of every stream.
@@ -261,6 +268,7 @@ pub fn context_ended(engine: Option<&Engine>, context: Context) {
         gone.into_iter().map(|(_, line)| line).collect()
     };
     for line in &gone {
+        let _asking = line.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut events = events(line);
         events.pending.clear();
         events.free.clear();

@@ -17,12 +17,17 @@ use crate::{fork, marks, pager, paths, pinning, quiet, times, trace};
 
 /// GPUs that can be named by one bit each.
 const GPUS: usize = 64;
-/// Between two looks while pages move, or a launch waits.
+/// Between two looks while pages move and launches wait for them, or did so lately; and where no launch does: what is
+/// on its way lasts longer, and the program may need the processor.
 const BUSY_NAP: Duration = Duration::from_micros(10);
-/// Between two looks while work runs whose end might let pages move.
+const CALM_NAP: Duration = Duration::from_micros(50);
+const LATELY: Duration = Duration::from_millis(100);
+/// Between two looks while nothing moves, and work runs whose end might let pages move.
 const IDLE_NAP: Duration = Duration::from_micros(200);
-/// Microseconds between two plans while no launch waits: launches need the locks that a plan takes.
+/// Microseconds between two plans while no launch waits, and how many times as long as the last one took where no move
+/// has ended since: launches need the locks that a plan takes.
 const BETWEEN_PLANS: u64 = 50;
+const TIMES_A_PLAN: u64 = 4;
 /// How long the first kind of nap goes on after pages moved.
 const STILL: Duration = Duration::from_millis(2);
 /// How long the end of the process waits for a step that is under way.
@@ -48,8 +53,10 @@ struct Mover {
     progress: AtomicU64,
     /// Held during a step, which calls the driver.
     step: Mutex<()>,
-    /// When the last plan was made, in microseconds.
+    /// When the last plan was made, how long it took, in microseconds, and the moves that were over.
     planned: AtomicU64,
+    took: AtomicU64,
+    landings: AtomicU64,
     awake: AtomicBool,
     started: AtomicBool,
     thread: OnceLock<Thread>,
@@ -62,6 +69,8 @@ static MOVERS: [Mover; GPUS] = [const {
         progress: AtomicU64::new(WAITING),
         step: Mutex::new(()),
         planned: AtomicU64::new(0),
+        took: AtomicU64::new(0),
+        landings: AtomicU64::new(0),
         awake: AtomicBool::new(false),
         started: AtomicBool::new(false),
         thread: OnceLock::new(),
@@ -74,6 +83,26 @@ const WAITING: u64 = 0;
 const READY: u64 = 1;
 const STUCK: u64 = 2;
 static TICKETS: AtomicU64 = AtomicU64::new(1);
+
+impl Mover {
+    /// Whether to plan though no launch waits.
+    fn is_time(&self, engine: &Engine) -> bool {
+        let since = times::micros().saturating_sub(self.planned.load(Ordering::Relaxed));
+        let landed = engine.pool.landings() != self.landings.load(Ordering::Relaxed);
+        let rest = if landed { 0 } else { TIMES_A_PLAN * self.took.load(Ordering::Relaxed) };
+        since > BETWEEN_PLANS.max(rest)
+    }
+
+    fn plan<T>(&self, plan: impl FnOnce() -> T, engine: &Engine) -> T {
+        let begin = times::micros();
+        let made = plan();
+        let now = times::micros();
+        self.planned.store(now, Ordering::Relaxed);
+        self.took.store(now.saturating_sub(begin), Ordering::Relaxed);
+        self.landings.store(engine.pool.landings(), Ordering::Relaxed);
+        made
+    }
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -93,7 +122,9 @@ impl Wanted {
     /// Asks for the pages of these allocations. One launch a GPU at a time.
     pub fn post(context: Context, gpu: u8, named: Vec<u32>, patient: Instant) -> Wanted {
         let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-        *lock(&of(gpu).demand) = Some(Demand { ticket, context, named, patient });
+        let mover = of(gpu);
+        *lock(&mover.demand) = Some(Demand { ticket, context, named, patient });
+        mover.thread.get().map(Thread::unpark);
         Wanted { gpu, ticket }
     }
 
@@ -189,6 +220,7 @@ fn run(gpu: u8) {
     let mover = of(gpu);
     let mut moved = Instant::now();
     let mut looked = Instant::now();
+    let mut waited_for = Instant::now();
     while !OVER.load(Ordering::SeqCst) {
         if looked.elapsed() > pinning::LOOK {
             // Under the lock that the end of the process and of contexts take.
@@ -204,19 +236,26 @@ fn run(gpu: u8) {
         if found.moving {
             moved = Instant::now();
         }
+        if found.waited_for {
+            waited_for = Instant::now();
+        }
         if moved.elapsed() < STILL {
-            quiet::nap(BUSY_NAP);
+            match waited_for.elapsed() < LATELY {
+                true => quiet::nap(BUSY_NAP),
+                false => std::thread::park_timeout(CALM_NAP), // a launch that waits ends this sooner
+            }
+            continue;
+        }
+        if found.running {
+            std::thread::park_timeout(IDLE_NAP); // a launch that waits ends this sooner
             continue;
         }
         // Whoever comes from here on wakes the thread; what came before is seen by one more look.
         mover.awake.store(false, Ordering::SeqCst);
         let found = step(engine, gpu, true, true);
-        match (found.moving, found.running) {
+        match (found.moving || found.running, engine.pool.twins() > 0) {
             (true, _) => moved = Instant::now(),
-            (false, true) => std::thread::park_timeout(IDLE_NAP),
-            (false, false) if engine.pool.twins() > 0 => {
-                std::thread::park_timeout(pinning::LOOK); // others may need them
-            }
+            (false, true) => std::thread::park_timeout(pinning::LOOK), // others may need them
             (false, false) => {
                 std::thread::park();
                 moved = Instant::now();
@@ -230,6 +269,8 @@ fn run(gpu: u8) {
 struct Found {
     /// Pages are on their way, or a launch waits.
     moving: bool,
+    /// A launch waits.
+    waited_for: bool,
     /// Work is in flight.
     running: bool,
 }
@@ -239,7 +280,7 @@ struct Found {
 /// `plans`: also when the last plan is just made.
 fn step(engine: &Engine, gpu: u8, own: bool, plans: bool) -> Found {
     let mover = of(gpu);
-    let nothing = Found { moving: false, running: false };
+    let nothing = Found { moving: false, waited_for: false, running: false };
     let Ok(_step) = mover.step.try_lock() else { return Found { moving: true, ..nothing } };
     let context = mover.context.load(Ordering::Acquire);
     if context == 0 || (own && OVER.load(Ordering::SeqCst)) {
@@ -264,15 +305,12 @@ fn step(engine: &Engine, gpu: u8, own: bool, plans: bool) -> Found {
         };
         mover.progress.store(demand.ticket << 2 | progress, Ordering::Release);
     }
-    let now = times::micros();
-    let is_time = now.saturating_sub(mover.planned.load(Ordering::Relaxed)) > BETWEEN_PLANS;
-    let moving = if is_time || plans || demand.is_some() {
-        mover.planned.store(now, Ordering::Relaxed);
-        trace::call("look-ahead", || engine.pool.look_ahead(gpu, context, reserved))
+    let moving = if plans || demand.is_some() || mover.is_time(engine) {
+        trace::call("look-ahead", || mover.plan(|| engine.pool.look_ahead(gpu, context, reserved), engine))
     } else {
         engine.pool.look_at_copies(gpu)
     };
-    Found { moving: moving || demand.is_some(), running }
+    Found { moving: moving || demand.is_some(), waited_for: demand.is_some(), running }
 }
 
 /// A context is about to end: no step is made in it from now on, and none at all until this is dropped.
