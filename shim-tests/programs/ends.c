@@ -99,6 +99,32 @@ static void contexts(void) {
     say("kernels are the same", fill_here == fill_f);
 }
 
+// Streams of other contexts go, in turn with and without their context, and streams of the first one come after them.
+static void streams_of_contexts(void) {
+    for (uint32_t round = 0; round < 8; round++) {
+        CUcontext own;
+        CUdeviceptr p;
+        CHECK(cuCtxCreate(&own, 0, 0));
+        CUfunction mine = kernel(&d, "fill_u32");
+        CUstream s = stream();
+        CHECK(d.cuMemAlloc(&p, SIZE));
+        for (uint32_t i = 0; i < 8; i++) {
+            uint64_t n = WORDS;
+            launch(&d, mine, s, (void *[]){&p, &i, &n});
+        }
+        CHECK(d.cuStreamSynchronize(s));
+        CHECK(d.cuStreamDestroy(s));
+        CHECK(d.cuMemFree(p));
+        CHECK(d.cuCtxSetCurrent(context));
+        fill(0, 500 + round, NULL); // what was there is seen to be over
+        CHECK(d.cuStreamSynchronize(NULL));
+        if (round % 2) CHECK(cuCtxDestroy(own));
+        CUstream next = stream();
+        for (uint32_t i = 0; i < 40; i++) fill((int)(round * 40 + i) % BLOCKS, 900 + i, next);
+        CHECK(d.cuStreamSynchronize(next));
+    }
+}
+
 // Children that are forked while pages move: calls answer what the driver answers there, nothing hangs, and the parent
 // goes on.
 static void forks(void) {
@@ -167,7 +193,8 @@ static void exit_waiting(void) {
 
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } modes[] = {
-        {"free_waits", free_waits}, {"streams", streams}, {"waiting_stream", waiting_stream}, {"contexts", contexts}, {"forks", forks},
+        {"free_waits", free_waits}, {"streams", streams}, {"waiting_stream", waiting_stream}, {"contexts", contexts},
+        {"streams_of_contexts", streams_of_contexts}, {"forks", forks},
         {"exit_busy", exit_busy}, {"exit_threads", exit_threads}, {"exit_waiting", exit_waiting},
     };
     if (argc < 2) return 2;

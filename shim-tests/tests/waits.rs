@@ -12,8 +12,9 @@ const DEADLINE: u64 = 2;
 const REST: u64 = 25;
 
 /// One mode. A wait that is in the nature of the mode ends at the pager's deadline, so it cannot take longer than
-/// `deadlines` of them and the rest; a wait without a deadline would never end.
-fn mode(program: &'static str, mode: &str, deadlines: u64) -> Outcome {
+/// `deadlines` of them and the rest; a wait without a deadline would never end. What the program says natively, and the
+/// report in `auto`.
+fn mode(program: &'static str, mode: &str, deadlines: u64) -> (Outcome, Report) {
     let include = format!("-I{}", workspace().join("include").display());
     let program = Source::program(program).flags(&["-O2", &include]).build();
     let gpus = if mode.starts_with("peer") { 2 } else { 1 };
@@ -22,21 +23,24 @@ fn mode(program: &'static str, mode: &str, deadlines: u64) -> Outcome {
     // 128 pages: enough that some are reserved for exchanges.
     let run = run.sim(&format!("gpus={gpus},mem=256M,host=2G,seed=3"));
     let run = run.env("VGMEM_PAGING", "auto").env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_HOST", "1G");
-    for safety in ["strict", "auto"] {
+    let reports = ["strict", "auto"].map(|safety| {
         let (ours, report) = Report::of(&run.clone().env("VGMEM_SAFETY", safety));
         assert_eq!(native.stdout, ours.stdout, "{mode}, {safety}: {ours:#?}");
         assert!(report.number("fetched") > 0 && report.number("evicted") > 0, "{mode}, {safety}: {report:?}");
         assert_eq!(report.number("lost"), 0, "{mode}, {safety}: {report:?}");
-    }
-    native
+        report
+    });
+    let [_, auto] = reports;
+    (native, auto)
 }
 
 /// A mode whose lines all say that something holds, and whose memory is right.
-fn holds(program: &'static str, name: &str, deadlines: u64) {
-    let outcome = mode(program, name, deadlines);
+fn holds(program: &'static str, name: &str, deadlines: u64) -> Report {
+    let (outcome, report) = mode(program, name, deadlines);
     for line in outcome.lines() {
         assert!(line.ends_with(" 1") || line == "wrong 0" || line.starts_with("child 1 "), "{outcome:#?}");
     }
+    report
 }
 
 macro_rules! modes {
@@ -99,4 +103,11 @@ modes! { ends
     exit_with_work_in_flight "exit_busy" 0;
     exit_while_others_launch "exit_threads" 0;
     exit_while_a_launch_waits "exit_waiting" 0;
+}
+
+/// Events of a context do not serve streams of another: their records would fail, and every launch be made strictly.
+#[test]
+fn streams_come_after_those_of_other_contexts() {
+    let report = holds("ends", "streams_of_contexts", 0);
+    assert!(report.number("launches_beside") > report.number("strict_exchanges"), "{report:?}");
 }

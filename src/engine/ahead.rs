@@ -35,9 +35,9 @@ impl<D: Device> Pool<D> {
         !motions.is_empty()
     }
 
-    /// Moves that are over so far. One load.
-    pub fn landings(&self) -> u64 {
-        self.landings.load(Ordering::Acquire)
+    /// Pages of this GPU whose way, out or home, is over. One load.
+    pub fn landings(&self, home: u8) -> u64 {
+        self.landings[home as usize].load(Ordering::Acquire)
     }
 
     /// Fetches what is expected to be needed next, as far as that costs hardly more copies; whether anything is on

@@ -391,7 +391,7 @@ impl<D: Device> Pool<D> {
     /// The frame holds the page's bytes: it is the page's memory now, and the old memory a spare frame, or a twin.
     pub(crate) fn landed(&self, motion: Motion) {
         self.stir();
-        self.landings.fetch_add(1, Ordering::Release);
+        self.landings[motion.frame.home as usize].fetch_add(1, Ordering::Release);
         let Motion { page, address, frame, lane, context, step, late, .. } = motion;
         let Some(from) = self.lock().pages.get(page.page).map(|page| page.shadow) else {
             return self.spare(frame);

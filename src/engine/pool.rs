@@ -250,8 +250,8 @@ pub struct Pool<D: Device> {
     waits: AtomicBool,
     /// Counts what may let pages move.
     pub(crate) stirred: AtomicU64,
-    /// Moves that are over.
-    pub(crate) landings: AtomicU64,
+    /// For each GPU the pages whose way, out or home, is over.
+    pub(crate) landings: Vec<AtomicU64>,
     /// For each GPU the count that was looked at last.
     pub(crate) looked: Vec<AtomicU64>,
     /// For each GPU the bytes of the frame that the last page came home from whose frame others needed; 0 is none.
@@ -310,7 +310,8 @@ impl<D: Device> Pool<D> {
     pub fn new(device: D, config: Config) -> Pool<D> {
         let map = PageMap::new(config.base, config.bytes);
         let motions = config.gpus.iter().map(|_| Mutex::default()).collect();
-        let looked = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
+        let counters = || config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
+        let (looked, landings) = (counters(), counters());
         let wanted_frames = config.gpus.iter().map(|_| AtomicU64::new(0)).collect();
         let unshown = config.gpus.iter().map(|_| Mutex::default()).collect();
         let state = Mutex::new(State::new(&config));
@@ -332,7 +333,7 @@ impl<D: Device> Pool<D> {
             unshown,
             waits: AtomicBool::new(false),
             stirred: AtomicU64::new(1),
-            landings: AtomicU64::new(0),
+            landings,
             looked,
             wanted_frames,
         }

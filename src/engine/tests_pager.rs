@@ -123,7 +123,6 @@ fn memory_of_the_pager_goes_to_allocations_that_need_it() {
     check(&pool, &[20, 68]);
 }
 
-/// Every driver call of an exchange fails once: every page still shows its content, and the books agree.
 /// A launch that waits for pages which are on their way already waits for the link like any other.
 #[test]
 fn a_launch_that_waits_for_what_is_on_its_way_is_noted() {
@@ -160,6 +159,7 @@ fn a_launch_that_waits_for_what_is_on_its_way_is_noted() {
     world.end();
 }
 
+/// Every driver call of an exchange fails once: every page still shows its content, and the books agree.
 #[test]
 fn a_fault_at_every_call_of_an_exchange_loses_no_page() {
     let start = || {

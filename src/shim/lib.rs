@@ -26,6 +26,7 @@ mod graphs;
 mod held;
 mod hooks;
 mod kernel;
+mod leave;
 mod ledger;
 mod log;
 mod lookup;

@@ -4,9 +4,9 @@
 //! is noted, which costs no driver call. When pressure starts, every noted stream gets one marker for all that was
 //! submitted before. So every wait for the program's work is a poll, which can have a deadline.
 //!
-//! Lock order: the table of lines, then nothing; a line's lock is held while its event is recorded, which may block
-//! as a launch on that stream would. Polling skips lines that are locked, and holds no lock that a launch takes while
-//! it asks the driver.
+//! Lock order: the table of lines, by itself; of a line `asking`, then `events`, which is held while an event is
+//! recorded, and that may block as a launch on that stream would. Polling skips lines that are locked, and holds no
+//! lock that a launch takes while it asks the driver.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -21,6 +21,10 @@ use crate::start::Engine;
 
 /// Markers of one stream that are kept apart; a further one moves the newest, which is late but never early.
 const MOST_PENDING: usize = 512;
+/// Markers of a line that are asked for in one poll; fewer than are kept apart, as the newest may be moved meanwhile.
+const AT_ONCE: usize = 64;
+/// How often a poll tries to note what it was told while launches keep a line locked, a microsecond or two each time.
+const TRIES: usize = 100;
 
 /// A stream of a context; the per-thread default stream exists once per thread.
 type Key = (Context, usize, i32);
@@ -30,8 +34,8 @@ struct Line {
     index: u32,
     /// Work was submitted behind the last marker.
     unmarked: AtomicBool,
-    /// Held by the one who asks for its oldest marker, which stays where it is; before `events`. Whoever lets the
-    /// events end takes it, too.
+    /// Held by the one who asks for its oldest markers, which stay where they are. Whoever lets the events end, with
+    /// their context, holds it meanwhile.
     asking: Mutex<()>,
     events: Mutex<Events>,
 }
@@ -50,8 +54,10 @@ struct Lines {
     by_key: HashMap<Key, &'static Line>,
     /// Of streams that are gone, whose work may go on.
     left: Vec<(Context, &'static Line)>,
-    /// Of streams that are gone, ready for others. Lines live as long as the process.
-    unused: Vec<&'static Line>,
+    /// Of streams that are gone, with the events of that context: ready for others of it.
+    unused: Vec<(Context, &'static Line)>,
+    /// Of contexts that are gone, without events: ready for any. Lines live as long as the process.
+    blank: Vec<&'static Line>,
     made: u32,
 }
 
@@ -59,6 +65,25 @@ impl Lines {
     /// The lines whose work may go on.
     fn all(&self) -> Vec<&'static Line> {
         self.by_key.values().copied().chain(self.left.iter().map(|(_, line)| *line)).collect()
+    }
+
+    /// The lines that have, or had, events of this context.
+    fn of(&self, context: Context) -> Vec<&'static Line> {
+        let own = self.by_key.iter().filter(|(key, _)| key.0 == context).map(|(_, line)| *line);
+        let left = self.left.iter().chain(&self.unused).filter(|(of, _)| *of == context);
+        own.chain(left.map(|(_, line)| *line)).collect()
+    }
+
+    /// A line for a stream of this context.
+    fn take(&mut self, context: Context) -> &'static Line {
+        if let Some(at) = self.unused.iter().position(|(of, _)| *of == context) {
+            return self.unused.swap_remove(at).1;
+        }
+        self.blank.pop().unwrap_or_else(|| {
+            self.made += 1;
+            let (unmarked, asking, events) = Default::default();
+            Box::leak(Box::new(Line { index: self.made - 1, unmarked, asking, events }))
+        })
     }
 }
 
@@ -96,14 +121,15 @@ fn line(key: Key) -> &'static Line {
         return line;
     }
     let mut lines = lines();
-    let Lines { by_key, unused, made, .. } = lines.get_or_insert_default();
-    let line = *by_key.entry(key).or_insert_with(|| {
-        unused.pop().unwrap_or_else(|| {
-            *made += 1;
-            let (unmarked, asking, events) = Default::default();
-            Box::leak(Box::new(Line { index: *made - 1, unmarked, asking, events }))
-        })
-    });
+    let lines = lines.get_or_insert_default();
+    let line = match lines.by_key.get(&key) {
+        Some(line) => *line,
+        None => {
+            let line = lines.take(key.0);
+            lines.by_key.insert(key, line);
+            line
+        }
+    };
     LAST.set(Some((key, line, era)));
     line
 }
@@ -179,10 +205,10 @@ pub fn poll(engine: &Engine) -> bool {
         let mut lines = lines();
         let Some(lines) = lines.as_mut() else { return true };
         let Lines { left, unused, .. } = lines;
-        left.retain(|(_, line)| {
-            let over = line.events.try_lock().is_ok_and(|events| events.pending.is_empty());
+        left.retain(|one| {
+            let over = one.1.events.try_lock().is_ok_and(|events| events.pending.is_empty());
             if over {
-                unused.push(line);
+                unused.push(*one);
             }
             !over
         });
@@ -197,29 +223,32 @@ pub fn poll(engine: &Engine) -> bool {
     })
 }
 
+/// Whether all markers of a line are passed. Some may be seen only by the next poll.
 fn poll_line(engine: &Engine, line: &Line) -> bool {
     let Ok(_asking) = line.asking.try_lock() else { return false };
-    let mut passed = 0;
-    let left = loop {
-        let oldest = line.events.try_lock().map(|events| events.pending.front().copied());
-        let Ok(Some((number, event))) = oldest else { break oldest.is_err() };
-        // SAFETY: an event of ours whose context has not ended. An error other than "not ready" is that of a lost
-        // context: nothing runs there any more.
-        if unsafe { (engine.pool.device().call.cuEventQuery)(event as CUevent) } == CUDA_ERROR_NOT_READY
-            && !broken::is("marks")
-        {
-            break true;
-        }
-        let Ok(mut events) = line.events.try_lock() else { break true };
-        events.pending.pop_front();
-        events.free.push(event);
-        passed = number;
+    let oldest: Vec<(u64, usize)> = match line.events.try_lock() {
+        Ok(events) => events.pending.iter().take(AT_ONCE).copied().collect(),
+        Err(_) => return false,
     };
-    if passed > 0 {
-        SEEN.fetch_add(1, Ordering::Relaxed);
-        engine.pool.completed(Mark { stream: line.index, number: passed });
+    // SAFETY: an event of ours whose context has not ended. An error other than "not ready" is that of a lost
+    // context: nothing runs there any more.
+    let ask = |event| unsafe { (engine.pool.device().call.cuEventQuery)(event as CUevent) };
+    let passed = oldest
+        .iter()
+        .take_while(|(_, event)| ask(*event) != CUDA_ERROR_NOT_READY || broken::is("marks"))
+        .count();
+    if passed == 0 {
+        return oldest.is_empty();
     }
-    !left
+    let is_over = {
+        let Some(mut events) = (0..TRIES).find_map(|_| line.events.try_lock().ok()) else { return false };
+        events.pending.drain(..passed);
+        events.free.extend(oldest[..passed].iter().map(|(_, event)| event));
+        events.pending.is_empty()
+    };
+    SEEN.fetch_add(1, Ordering::Relaxed);
+    engine.pool.completed(Mark { stream: line.index, number: oldest[passed - 1].0 });
+    is_over
 }
 
 /// The newest marker of every stream.
@@ -256,30 +285,59 @@ pub fn stream_gone(stream: CUstream) {
     leave(|key| key.1 == stream as usize);
 }
 
+/// Nobody asks for the events of a context while this lives.
+pub struct Unasked {
+    context: Context,
+    lines: Vec<&'static Line>,
+    asking: Vec<MutexGuard<'static, ()>>,
+}
+
+/// A context may be about to end.
+pub fn context_may_leave(context: Context) -> Unasked {
+    let own = lines().as_ref().map(|lines| lines.of(context)).unwrap_or_default();
+    let asking = own.iter().map(|line| line.asking.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+    Unasked { context, lines: own, asking }
+}
+
 /// A context is gone, and its work and events with it.
 pub fn context_ended(engine: Option<&Engine>, context: Context) {
-    leave(|key| key.0 == context);
-    let gone: Vec<&'static Line> = {
-        let mut lines = lines();
-        let Some(lines) = lines.as_mut() else { return };
-        let (gone, stay) = lines.left.drain(..).partition(|(of, _)| *of == context);
-        lines.left = stay;
-        let gone: Vec<(Context, &'static Line)> = gone;
-        gone.into_iter().map(|(_, line)| line).collect()
-    };
-    for line in &gone {
-        let _asking = line.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut events = events(line);
-        events.pending.clear();
-        events.free.clear();
-        line.unmarked.store(false, Ordering::SeqCst);
-        let mark = Mark { stream: line.index, number: events.issued };
-        if let Some(engine) = engine {
-            engine.pool.completed(mark);
+    context_may_leave(context).ended(engine);
+}
+
+impl Unasked {
+    /// The context is gone, and its work and events with it.
+    pub fn ended(mut self, engine: Option<&Engine>) {
+        let Unasked { context, .. } = self;
+        {
+            let mut lines = lines();
+            let Some(lines) = lines.as_mut() else { return };
+            let later = lines.of(context).into_iter().filter(|line| !self.has(line));
+            self.lines.extend(later.collect::<Vec<_>>());
+            lines.by_key.retain(|key, _| key.0 != context);
+            lines.left.retain(|(of, _)| *of != context);
+            lines.unused.retain(|(of, _)| *of != context);
+            ERA.fetch_add(1, Ordering::AcqRel);
+        }
+        for line in &self.lines[self.asking.len()..] {
+            self.asking.push(line.asking.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        for line in &self.lines {
+            let mut events = events(line);
+            events.pending.clear();
+            events.free.clear();
+            line.unmarked.store(false, Ordering::SeqCst);
+            let mark = Mark { stream: line.index, number: events.issued };
+            if let Some(engine) = engine {
+                engine.pool.completed(mark);
+            }
+        }
+        if let Some(lines) = lines().as_mut() {
+            lines.blank.extend(self.lines);
         }
     }
-    if let Some(lines) = lines().as_mut() {
-        lines.unused.extend(gone);
+
+    fn has(&self, line: &Line) -> bool {
+        self.lines.iter().any(|own| own.index == line.index)
     }
 }
 

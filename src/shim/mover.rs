@@ -24,11 +24,13 @@ const CALM_NAP: Duration = Duration::from_micros(50);
 const LATELY: Duration = Duration::from_millis(100);
 /// Between two looks while nothing moves, and work runs whose end might let pages move.
 const IDLE_NAP: Duration = Duration::from_micros(200);
-/// Microseconds between two plans while no launch waits, and how many times as long as the last one took where no move
-/// has ended since: launches need the locks that a plan takes.
+/// Microseconds between two plans while no launch waits, and how many times as long as the last one took where no page
+/// has landed since: launches need the locks that a plan takes. That long at most, as a plan may have waited for the
+/// driver.
 const BETWEEN_PLANS: u64 = 50;
 const TIMES_A_PLAN: u64 = 4;
-/// How long the first kind of nap goes on after pages moved.
+const REST: u64 = 1_000;
+/// How long these two naps go on after pages moved.
 const STILL: Duration = Duration::from_millis(2);
 /// How long the end of the process waits for a step that is under way.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -53,7 +55,7 @@ struct Mover {
     progress: AtomicU64,
     /// Held during a step, which calls the driver.
     step: Mutex<()>,
-    /// When the last plan was made, how long it took, in microseconds, and the moves that were over.
+    /// When the last plan was made, how long it took, in microseconds, and the pages that had landed.
     planned: AtomicU64,
     took: AtomicU64,
     landings: AtomicU64,
@@ -86,21 +88,22 @@ static TICKETS: AtomicU64 = AtomicU64::new(1);
 
 impl Mover {
     /// Whether to plan though no launch waits.
-    fn is_time(&self, engine: &Engine) -> bool {
+    fn is_time(&self, landings: u64) -> bool {
         let since = times::micros().saturating_sub(self.planned.load(Ordering::Relaxed));
-        let landed = engine.pool.landings() != self.landings.load(Ordering::Relaxed);
-        let rest = if landed { 0 } else { TIMES_A_PLAN * self.took.load(Ordering::Relaxed) };
-        since > BETWEEN_PLANS.max(rest)
+        let rest = if landings == self.landings.load(Ordering::Relaxed) {
+            (TIMES_A_PLAN * self.took.load(Ordering::Relaxed)).clamp(BETWEEN_PLANS, REST)
+        } else {
+            BETWEEN_PLANS
+        };
+        since > rest
     }
 
-    fn plan<T>(&self, plan: impl FnOnce() -> T, engine: &Engine) -> T {
-        let begin = times::micros();
-        let made = plan();
+    /// A plan was begun at that time.
+    fn has_planned(&self, begin: u64, landings: u64) {
         let now = times::micros();
         self.planned.store(now, Ordering::Relaxed);
         self.took.store(now.saturating_sub(begin), Ordering::Relaxed);
-        self.landings.store(engine.pool.landings(), Ordering::Relaxed);
-        made
+        self.landings.store(landings, Ordering::Relaxed);
     }
 }
 
@@ -220,7 +223,7 @@ fn run(gpu: u8) {
     let mover = of(gpu);
     let mut moved = Instant::now();
     let mut looked = Instant::now();
-    let mut waited_for = Instant::now();
+    let mut waited_for = Instant::now(); // pages begin to move as somebody waits
     while !OVER.load(Ordering::SeqCst) {
         if looked.elapsed() > pinning::LOOK {
             // Under the lock that the end of the process and of contexts take.
@@ -305,8 +308,11 @@ fn step(engine: &Engine, gpu: u8, own: bool, plans: bool) -> Found {
         };
         mover.progress.store(demand.ticket << 2 | progress, Ordering::Release);
     }
-    let moving = if plans || demand.is_some() || mover.is_time(engine) {
-        trace::call("look-ahead", || mover.plan(|| engine.pool.look_ahead(gpu, context, reserved), engine))
+    let moving = if plans || demand.is_some() || mover.is_time(engine.pool.landings(gpu)) {
+        let begin = times::micros();
+        let moving = trace::call("look-ahead", || engine.pool.look_ahead(gpu, context, reserved));
+        mover.has_planned(begin, engine.pool.landings(gpu));
+        moving
     } else {
         engine.pool.look_at_copies(gpu)
     };

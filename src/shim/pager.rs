@@ -25,7 +25,7 @@ use crate::scan::Ticket;
 use crate::start::{Engine, engine};
 use crate::times::Begun;
 use crate::trust::{self, Trust};
-use crate::{beside, broken, gate, loud, marks, mover, pinning, quiet, scan, stats, times, trace};
+use crate::{beside, broken, gate, loud, marks, mover, pinning, quiet, scan, stats, times};
 
 /// How often launches look what to fetch next, at most, where no thread does.
 const LOOK_AHEAD: Duration = Duration::from_micros(500);
@@ -54,6 +54,11 @@ pub fn start(beside: bool) {
     ON.store(true, Ordering::SeqCst);
     BESIDE.store(beside, Ordering::SeqCst);
     gate::turn_on();
+}
+
+/// Whether the pager is on.
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
 }
 
 /// Whether launches have to be looked at: the pager is on, and pages lie away from their home.
@@ -410,44 +415,6 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, function: u64, addresses
     }
 }
 
-/// A context is about to end. None of its copies is under way then, none begins, and nobody asks about its events.
-pub fn context_leaves(context: Context) -> Option<impl Sized> {
-    let still = context_may_leave(context)?;
-    marks::context_ended(engine(), context);
-    Some(still)
-}
-
-/// A context may be about to end: none of its copies is under way, and none begins until this is dropped.
-pub fn context_may_leave(context: Context) -> Option<impl Sized> {
-    trace::context_leaves(context);
-    let engine = engine().filter(|_| ON.load(Ordering::Relaxed))?;
-    times::context_leaves(context);
-    let asleep = mover::context_leaves(context);
-    Some((engine.pool.hold_still(context), asleep))
-}
-
-/// The context has not ended after all, and its markers are gone.
-pub fn context_stays() {
-    unmarked();
-}
-
-/// A stream is about to be destroyed: its work may go on.
-pub fn stream_leaves(stream: CUstream) {
-    if let Some(engine) = engine().filter(|_| ON.load(Ordering::Relaxed))
-        && let Some((context, _)) = engine.current()
-        && !marks::stream_leaves(engine, context, stream)
-    {
-        lose_track();
-    }
-}
-
-/// A stream was destroyed: its handle may come back for another.
-pub fn stream_gone(stream: CUstream) {
-    if ON.load(Ordering::Relaxed) {
-        marks::stream_gone(stream);
-    }
-}
-
 /// Work was submitted that leaves no marker.
 pub fn unmarked() {
     if ON.load(Ordering::Relaxed) {
@@ -455,7 +422,7 @@ pub fn unmarked() {
     }
 }
 
-fn lose_track() {
+pub(crate) fn lose_track() {
     if let Some(engine) = engine() {
         engine.pool.lose_track();
     }

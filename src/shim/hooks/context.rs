@@ -5,8 +5,9 @@ use std::ffi::CStr;
 use vgmem_abi::*;
 
 use super::launch;
+use crate::leave::{self, Leaving};
+use crate::slot;
 use crate::start::{self, Engine, engine};
-use crate::{pager, slot};
 
 /// `cuInit`: the engine starts after the first that succeeds.
 pub unsafe fn cuInit(real: pointers::cuInit, flags: c_uint) -> CUresult {
@@ -82,7 +83,7 @@ pub unsafe fn cuCtxDestroy(real: pointers::cuCtxDestroy, context: CUcontext) -> 
 /// As the driver's function.
 unsafe fn destroy(real: pointers::cuCtxDestroy_v2, context: CUcontext) -> CUresult {
     launch::forget_functions();
-    let still = pager::context_leaves(context as u64);
+    let still = leave::context_leaves(context as u64);
     // SAFETY: the program's own call, unchanged. The driver refuses primary contexts, and goes on with them.
     let rc = unsafe { real(context) };
     left(rc, still);
@@ -128,7 +129,7 @@ pub unsafe fn cuDevicePrimaryCtxRelease(
 /// After the driver's answer: pages may move again, and a context that did not end is looked at with care.
 fn left(rc: CUresult, still: Option<impl Sized>) {
     if still.is_some() && rc != CUDA_SUCCESS {
-        pager::context_stays();
+        leave::context_stays();
     }
 }
 
@@ -139,7 +140,7 @@ fn left(rc: CUresult, still: Option<impl Sized>) {
 unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CUresult {
     let context = engine().and_then(|engine| engine.pool.device().primary(gpu));
     launch::forget_functions();
-    let still = context.and_then(pager::context_leaves);
+    let still = context.and_then(leave::context_leaves);
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(gpu) };
     left(rc, still);
@@ -157,14 +158,14 @@ unsafe fn reset(real: pointers::cuDevicePrimaryCtxReset_v2, gpu: CUdevice) -> CU
 /// As the driver's function.
 unsafe fn release(real: pointers::cuDevicePrimaryCtxRelease_v2, gpu: CUdevice) -> CUresult {
     let before = engine().and_then(|engine| Some((engine, engine.pool.device().primary(gpu)?)));
-    // It may be the last reference: the pager calls nobody in the context meanwhile.
-    let still = before.and_then(|(_, context)| pager::context_may_leave(context));
+    // It may be the last reference: the pager calls nobody in the context meanwhile, nor asks for its events.
+    let still = before.and_then(|(_, context)| leave::context_may_leave(context));
     // SAFETY: the program's own call, unchanged.
     let rc = unsafe { real(gpu) };
-    drop(still);
     if let Some((engine, context)) = before
         && engine.pool.device().primary(gpu).is_none()
     {
+        drop(still.map(Leaving::without_marks));
         launch::forget_functions();
         ended_with(engine, context, false);
     }

@@ -11,6 +11,7 @@ use crate::capture::{Capture, capture_of};
 use crate::exports::graph::slots;
 use crate::graph_nodes::{self, Order, Plan};
 use crate::graphs;
+use crate::leave;
 use crate::pager::{self, Held, Use};
 use crate::start::{Engine, engine, with_room};
 use crate::stats;
@@ -113,11 +114,11 @@ pub fn cuStreamEndCapture(rc: CUresult, stream: CUstream, _graph: *mut CUgraph) 
 
 /// Lets the driver destroy a stream. A capture ends with it, its work goes on, and the handle may come back.
 fn destroy(stream: CUstream, call: impl FnOnce() -> CUresult) -> CUresult {
-    pager::stream_leaves(stream);
+    leave::stream_leaves(stream);
     let rc = call();
     if rc == CUDA_SUCCESS {
         ended(stream);
-        pager::stream_gone(stream);
+        leave::stream_gone(stream);
     }
     rc
 }
