@@ -3,7 +3,8 @@
 
     scripts/bench_results.py                   writes the section
     scripts/bench_results.py --check           exits with 1 if the section is not what docs/bench.json gives
-    scripts/bench_results.py --accept FILE     takes the works of a bench.json first; they replace those of older runs
+    scripts/bench_results.py --accept FILE     takes the works of a bench.json first; they replace those of older runs,
+                                               but for works that were measured in kinds that the new run lacks
 """
 import json
 import os
@@ -110,16 +111,26 @@ def written(text, accepted, path):
     return "\n".join([*lines[:first + 1], "", *section(accepted), "", *lines[last:]]) + "\n"
 
 
+def kinds_of(entry):
+    """The kinds that a work ran in."""
+    return {kind for kind, processes in entry["kinds"].items() if processes} | set(entry["instead"])
+
+
 def accept(accepted, run, path):
-    """Takes the works of a run that were measured or failed, in the place of older ones of these names."""
-    works = [entry for entry in run["works"] if entry["verdict"] != "SKIP"]
+    """Takes the works of a run that failed, or were measured in more than the native kind. Older ones of these names
+    stay only where they ran in a kind that these did not."""
+    found = [entry for entry in run["works"] if entry["verdict"] != "SKIP"]
+    works = [entry for entry in found if entry["failed"] or kinds_of(entry) - {"native"}]
     if not works:
         raise Wrong(f"{path}: no work was measured")
     if not run["gpu"] or run["gpu"][0].startswith("unknown"):
         raise Wrong(f"{path}: not measured on a GPU that nvidia-smi knows: {run['gpu']}")
-    taken = {entry["name"] for entry in works}
-    runs = [{**old, "works": [entry for entry in old["works"] if entry["name"] not in taken]}
-            for old in accepted["runs"]]
+    taken = {entry["name"]: kinds_of(entry) for entry in works}
+
+    def stays(entry):
+        return entry["name"] not in taken or kinds_of(entry) - taken[entry["name"]]
+
+    runs = [{**old, "works": list(filter(stays, old["works"]))} for old in accepted["runs"]]
     return {"runs": [old for old in runs if old["works"]] + [{**run, "works": works}]}
 
 

@@ -252,10 +252,24 @@ class Results(Folder):
         self.assertEqual([(run["date"], len(run["works"])) for run in runs], [("2030-01-01", 2)])
         self.assertIn("- other: FAILED, auto: no page moved", self.read("RESULTS.md"))
 
+    def test_older_works_stay_for_kinds_that_the_newer_lack(self):
+        path, found = self.measured()
+        self.results("--accept", path)
+        entry = found["works"][0]
+        few = {kind: entry["kinds"][kind] for kind in ("native", "auto")}
+        natively = {**entry, "name": "cut off", "kinds": {"native": few["native"]}, "instead": {}}
+        found["works"] = [{**entry, "kinds": few, "instead": {}}, natively]
+        self.results("--accept", self.file("few.json", json.dumps({**found, "date": "2030-01-01"})))
+        kept = [[work["name"] for work in run["works"]] for run in json.loads(self.read("bench.json"))["runs"]]
+        self.assertEqual(kept, [[entry["name"]], [entry["name"]]])
+        self.results("--accept", path)
+        self.assertEqual(len(json.loads(self.read("bench.json"))["runs"]), 1)
+
     def test_what_is_not_accepted(self):
         path, found = self.measured()
         unknown = self.file("unknown.json", json.dumps({**found, "gpu": ["unknown: nvidia-smi gave no answer"]}))
         skipped = [{**found["works"][0], "verdict": "SKIP"}]
+        skipped += [{**found["works"][0], "kinds": {"native": [{"step_ms": 1.0}]}, "instead": {}}]
         nothing = self.file("nothing.json", json.dumps({**found, "works": skipped}))
         other = self.file("other.json", json.dumps({"cases": []}))
         broken = self.file("broken.json", "{")
