@@ -1,5 +1,5 @@
 // What is reported free can be allocated and written: one seeded line in each granule of 2 MiB.
-//   promises full           all of it, in blocks of 64 MiB and then of 2 MiB, until out of memory
+//   promises full [GPU]     all of it, in blocks of 64 MiB and then of 2 MiB, until out of memory
 //   promises two            two contexts on two GPUs: each asks first, then each takes what it was told
 #include "use.h"
 
@@ -50,13 +50,13 @@ static size_t told(void) {
 }
 
 int main(int count, char **words) {
-    int two = count > 1 && !strcmp(words[1], "two");
+    int two = count > 1 && !strcmp(words[1], "two"), first = count > 2 ? atoi(words[2]) : 0;
     CUcontext contexts[2] = {NULL, NULL};
     size_t promised[2] = {0, 0};
     find_default(&d);
     CHECK(d.cuInit(0));
     for (int gpu = 0; gpu <= two; gpu++) {
-        CHECK(d.cuDevicePrimaryCtxRetain(&contexts[gpu], gpu));
+        CHECK(d.cuDevicePrimaryCtxRetain(&contexts[gpu], first + gpu));
         CHECK(d.cuCtxSetCurrent(contexts[gpu]));
         promised[gpu] = told();
     }

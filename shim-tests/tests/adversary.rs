@@ -222,6 +222,25 @@ fn pages_go_to_a_peer_before_they_go_to_the_host() {
     }
 }
 
+/// Seven others with little room and the host hold what the first has none for.
+#[test]
+fn pages_go_to_seven_peers_and_the_host() {
+    for safety in MODES {
+        let run = program("adversary_load", "many_sizes", 5).sim("gpus=8,mem=136M,host=4G,link=nvlink4");
+        let run = run.env("VGMEM_HOST", "2G").env("VGMEM_PAGE_SIZE", "2M").env("VGMEM_PAGING", "auto");
+        let limits = "0:136M,1:24M,2:24M,3:24M,4:24M,5:24M,6:24M,7:24M";
+        let run = run.env("VGMEM_DEVICE_LIMIT", limits).env("VGMEM_SAFETY", safety);
+        let (outcome, report) = Report::of(&run);
+        assert_eq!((outcome.number("wrong"), outcome.stderr.as_str()), (0, ""), "{safety}: {outcome:#?}");
+        assert!(report.number("fetched") > 100 && report.number("evicted") > 100, "{safety}: {report:?}");
+        let held: Vec<u64> = (1..8).map(|gpu| report.gpu(gpu).at_peak / MIB).collect();
+        assert!(
+            held.iter().all(|&mib| mib >= 8) && report.number("lost") == 0,
+            "{safety}: {held:?}, {report:?}"
+        );
+    }
+}
+
 /// GPUs that the program does not use copy for the one that it uses, to host RAM and back (`VGMEM_PATHS=auto`), and the
 /// program sees nothing of it.
 #[test]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Two GPUs: cases that need them are compared with and without the library only, where hardware had one.
-const MACHINE: &str = "gpus=2,mem=24G,host=8G,context=512M";
+const GPUS: usize = 2;
 
 fn folder() -> PathBuf {
     workspace().join("shim-tests/conformance")
@@ -78,8 +78,9 @@ fn differences() -> Facts {
     lines("preload-differences.txt").iter().map(split).collect()
 }
 
-fn run(program: &str, ours: bool) -> Facts {
-    let run = Run::new(build(program)).sim(MACHINE).arg("-").limit(120);
+fn run(program: &str, gpus: usize, ours: bool) -> Facts {
+    let machine = format!("gpus={gpus},mem=24G,host=8G,context=512M");
+    let run = Run::new(build(program)).sim(&machine).arg("-").limit(120);
     let outcome = if ours { run.run() } else { run.native().run() };
     // 3: some case ended its process, which is an answer like any other.
     assert!(matches!(outcome.code, Some(0 | 3)), "{outcome:#?}");
@@ -107,7 +108,7 @@ fn mixed(ours: &str, native: &str, want: &str) -> bool {
 fn conforms(program: &str) {
     let expected = facts(program, &read(&folder().join("expected").join(format!("{program}.txt"))));
     let (gaps, differences) = (gaps(), differences());
-    let (native, ours) = (run(program, false), run(program, true));
+    let (native, ours) = (run(program, GPUS, false), run(program, GPUS, true));
     let names = |facts: &Facts| facts.keys().cloned().collect::<Vec<_>>();
     assert_eq!((names(&native), names(&ours)), (names(&expected), names(&expected)), "{program}: the cases");
     let mut wrong = Vec::new();
@@ -156,6 +157,16 @@ macro_rules! programs {
             assert!(known.len() > 80, "{} cases", known.len());
         }
     };
+}
+
+/// More GPUs change no answer.
+#[test]
+fn eight_gpus_answer_as_two_do() {
+    for program in ["queries", "peers"] {
+        for ours in [false, true] {
+            assert_eq!(run(program, 8, ours), run(program, GPUS, ours), "{program}, {ours}");
+        }
+    }
 }
 
 programs! { vmm copies queries errors streams graphs launches ipc peers }

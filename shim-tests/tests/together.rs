@@ -74,3 +74,25 @@ fn two_processes_fill_one_gpu() {
     // Each may have run before the other, or beside it: never more than twice the machine, and more than one half.
     assert!(((128 + 32) * MIB..=2 * (256 + 32) * MIB).contains(&had), "{outcomes:#?}");
 }
+
+/// Eight processes, each at home on a GPU of its own, fill one machine at the same time and read back what they wrote,
+/// until error 2; together they get about all that there is.
+#[test]
+fn eight_processes_share_eight_gpus() {
+    let program = Source::program("promises").flags(&["-O2"]).build();
+    let name = format!("eight{}", std::process::id());
+    let start = |gpu: usize| {
+        let run =
+            Run::new(&program).sim("gpus=8,mem=96M,host=256M").args(&["full", &gpu.to_string()]).limit(100);
+        let run = run.env("VGMEM_SIM_MACHINE", &name).env("VGMEM_TEST_LEDGER", &name);
+        let run = run.env("VGMEM_ADVERTISE", "pool").env("VGMEM_HOST", "64M");
+        std::thread::spawn(move || run.ok())
+    };
+    let running: Vec<_> = (0..8).map(start).collect();
+    let outcomes: Vec<Outcome> = running.into_iter().map(|run| run.join().expect("a run")).collect();
+    let right = |outcome: &Outcome| (outcome.number("wrong"), outcome.number("refused")) == (0, 2);
+    assert!(outcomes.iter().all(right), "{outcomes:#?}");
+    let had: u64 = outcomes.iter().map(|outcome| outcome.number("had0")).sum();
+    // Those that come late find what the early ones have freed: the sum may exceed the machine.
+    assert!(had >= (8 * 96 + 64) * MIB / 2, "{had}: {outcomes:#?}");
+}
