@@ -133,6 +133,16 @@ impl Machine {
         self.page * (pages / 32).clamp(u64::from(pages >= 8), 8)
     }
 
+    /// What comes to the first GPU of so many bytes that a program uses: from its peers, where they hold what it does
+    /// not, else from the host, or both.
+    pub(crate) fn arrival_rate(&self, used: u64) -> Rate {
+        match self.gpus {
+            1 => self.rates.link,
+            gpus if used <= self.memory * u64::from(gpus) => self.rates.peer,
+            _ => self.rates.peer + self.rates.link,
+        }
+    }
+
     /// What a GPU and its link carry, as the library knows it.
     pub(crate) fn speed(&self) -> Speed {
         let link = (self.rates.link * 1e3) as u64;

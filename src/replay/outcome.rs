@@ -105,12 +105,26 @@ fn measure(trace: &Trace, machine: &Machine, options: Options, rounds: &[Mark]) 
     let per_round = |before: u64, after: u64| after.saturating_sub(before) / count;
     let ends = native(trace, options.skip, options.rounds, machine);
     let native = per_round(last.checked_sub(measured).map_or(0, |round| ends[round]), ends[last]);
-    let all = least(trace, options.skip, options.rounds, machine.memory);
-    let mean = |of: fn(&Least) -> u64| all[options.rounds - measured..].iter().map(of).sum::<u64>() / count;
-    let least = Least { fetched: mean(|l| l.fetched), evicted: mean(|l| l.evicted), used: mean(|l| l.used) };
+    let least_of = |capacity| {
+        let all = least(trace, options.skip, options.rounds, capacity);
+        let mean =
+            |of: fn(&Least) -> u64| all[options.rounds - measured..].iter().map(of).sum::<u64>() / count;
+        Least { fetched: mean(|l| l.fetched), evicted: mean(|l| l.evicted), used: mean(|l| l.used) }
+    };
+    let least = least_of(machine.memory);
     let link = |bytes: u64, rate: f64| (bytes as f64 / rate) as Nanos;
     let phases = if machine.gpus == 1 { least_time(trace, options.skip, machine) } else { 0 };
-    let bound = native.max(link(least.fetched, machine.rates.link)).max(phases);
+    let rate = machine.arrival_rate(least.used);
+    let both = if machine.gpus == 1 { machine.rates.both } else { 2.0 * rate };
+    // What no GPU has room for comes from the host at some time.
+    let from_host = match machine.gpus {
+        1 => 0,
+        gpus => {
+            let all = least_of(machine.memory * u64::from(gpus));
+            link(all.fetched, machine.rates.link)
+        }
+    };
+    let bound = native.max(link(least.fetched, rate)).max(from_host).max(phases);
     let foretold = if machine.gpus == 1 { foretold(trace, &options, machine) } else { None };
     let overflow = least.used.saturating_sub(machine.memory);
     let work = |record: &Record| match record {
@@ -124,10 +138,8 @@ fn measure(trace: &Trace, machine: &Machine, options: Options, rounds: &[Mark]) 
         native,
         work: trace.records[options.skip..].iter().map(work).sum(),
         bound,
-        bound_both: bound
-            .max(link(least.evicted, machine.rates.link))
-            .max(link(least.fetched + least.evicted, machine.rates.both)),
-        overflow_once: native.max(link(overflow, machine.rates.link)),
+        bound_both: bound.max(link(least.evicted, rate)).max(link(least.fetched + least.evicted, both)),
+        overflow_once: native.max(link(overflow, rate)),
         foretold: foretold.unwrap_or_default(),
         least,
         fetched: per_round(before.bytes[HOME], after.bytes[HOME]),
@@ -259,7 +271,9 @@ impl fmt::Display for Outcome {
         time(f, "bound", self.bound)?;
         time(f, "bound with all written back", self.bound_both)?;
         time(f, "overflow fetched once", self.overflow_once)?;
-        time(f, "the future known", self.foretold.0)?;
+        if self.foretold.0 > 0 {
+            time(f, "the future known", self.foretold.0)?;
+        }
         writeln!(f, "{:<34}{:>12.3}", "ours / bound", self.ratio())?;
         let least = |f: &mut fmt::Formatter, name: &str, bytes: u64, least: u64| {
             let (share, least, bytes) = (ratio(bytes, least), mib(least), mib(bytes));
@@ -267,7 +281,9 @@ impl fmt::Display for Outcome {
         };
         least(f, "fetched", self.fetched, self.least.fetched)?;
         least(f, "evicted", self.evicted, self.least.evicted)?;
-        writeln!(f, "{:<34}{:>12.0} MiB", "fetched, the future known", mib(self.foretold.1))?;
+        if self.foretold.0 > 0 {
+            writeln!(f, "{:<34}{:>12.0} MiB", "fetched, the future known", mib(self.foretold.1))?;
+        }
         writeln!(f, "{:<34}{:>12}", "pages fetched", self.pages_fetched)?;
         writeln!(f, "{:<34}{:>12}", "pages evicted", self.pages_evicted)?;
         writeln!(f, "{:<34}{:>12.0} MiB", "used in place", mib(self.in_place))?;

@@ -163,6 +163,24 @@ fn a_second_gpu_takes_what_overflows() {
     assert!(found.time * 2 < alone.time, "{} {}", found.time, alone.time);
 }
 
+/// On several GPUs the bound is that of the links between them, and of the host's for what none has room for.
+#[test]
+fn peers_are_bound_by_their_links() {
+    let (_, text, skip, ..) = RECORDED[1];
+    let trace: Trace = text.parse().unwrap();
+    let on =
+        |gpus| replay(&trace, &Machine::h200(gpus, 8 << 30, 48 << 30), Options { skip, ..AUTO }).unwrap();
+    let [one, two, four] = [1, 2, 4].map(on);
+    assert!(
+        four.native <= four.bound
+            && 2 * four.bound < two.bound
+            && 2 * two.bound <= one.bound + one.bound / 20
+    );
+    for (found, most) in [(two, 1.7), (four, 2.0)] {
+        assert!((0.97..most).contains(&found.ratio()), "{}", found.ratio());
+    }
+}
+
 #[test]
 fn memory_that_comes_and_goes_is_replayed() {
     let mut text = "vgmem-trace 1\n".to_string();
