@@ -7,6 +7,5 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/gpu_common.sh
-# NVLink multicast is for whoever owns the whole machine: leave it off.
-export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+without_multicast
 gpu_suite scripts/gpu2_suite.py "$@"

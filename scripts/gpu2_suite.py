@@ -8,6 +8,7 @@ import sys
 
 from gpu_harness import (CHAOS, PROGRAMS, Failure, Suite, check_places, equal, nvcc, options, places, python,
                          read_report, size, with_nvcc, with_python)
+from gpu_paging import peer_cases
 from gpu_suite import utilisation
 
 # FACTS measured a network of this size.
@@ -19,10 +20,10 @@ SMALL = {"VGMEM_DEVICE_LIMIT": "0:64M,1:16G", "VGMEM_HOST": "0"}
 FITS = {"VGMEM_HOST": "0"}
 
 
-def torchrun(suite, extra):
-    """The command that starts two ranks."""
+def torchrun(suite, extra, count=2):
+    """The command that starts so many ranks."""
     python(suite, "torch", "torch_ranks.py")
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}",
             os.path.join(PROGRAMS, "torch_ranks.py")], extra
 
 
@@ -139,6 +140,7 @@ def timed(suite):
         suite.case(f"{name}_over_peer", with_python, suite, "torch", program, suite.over, extra, PEER, ("gpu1",))
     suite.case("torch_infer_over_both", with_python, suite, "torch", "torch_infer.py", suite.over, LARGE_INFER, BOTH,
                ("gpu1", "host"))
+    peer_cases(suite, PEER)
     for name, gpus, settings, where in (
             ("own", 1, FITS, ("gpu0",)), ("peer", 1, SMALL, ("gpu1",)),
             ("interleaved", 1, FITS | {"VGMEM_PLACEMENT": "interleave"}, ("gpu0", "gpu1")),

@@ -1,4 +1,4 @@
-# Shared by gpu.sh, gpu2.sh and bench_gpu.sh; sourced, never run.
+# Shared by gpu.sh, gpu2.sh, gpu_many.sh and bench_gpu.sh; sourced, never run.
 . scripts/common.sh
 
 # Sets `library` to the one that was built before.
@@ -12,6 +12,11 @@ find_library() {
         echo "missing: $library. Build it with: cargo build --release --locked -p vgmem (or name it in VGMEM_LIB)" >&2
         exit 2
     fi
+}
+
+# NVLink multicast is for whoever owns the whole machine: leave it off.
+without_multicast() {
+    export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 }
 
 # Runs a suite.

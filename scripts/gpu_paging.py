@@ -8,7 +8,7 @@ give the same results.
 """
 import os
 
-from gpu_harness import Failure, equal, python, size
+from gpu_harness import Failure, equal, places, python, size
 
 # Name, program, sizes. The bound of each is the overflow once over the link, or the native time.
 PROGRAMS = (
@@ -21,8 +21,8 @@ KINDS = (("off", {"VGMEM_PAGING": "off"}),
          ("auto", {"VGMEM_PAGING": "auto", "VGMEM_SAFETY": "auto"}))
 # Steps of the static runs: they are slow, and all alike.
 OFF_STEPS = {"STEPS": "4"}
-# Bytes a second of the link, one way (docs/RESULTS.md).
-LINK = 55.4e9
+# Bytes a second of the link to the host, and of that between two GPUs, one way (docs/RESULTS.md).
+LINK, PEER_LINK = 55.4e9, 395e9
 # What the last quarter of a soak may have more than the second one, beside 2 %.
 SLACK = {"rss_kib": 32 << 10, "maps": 32, "fds": 2, "threads": 2}
 
@@ -32,29 +32,48 @@ def figures(run):
     return {name: value for name, value in run.figures.items() if name.endswith("_ms")}
 
 
-def paged(suite, program, sizes, kinds):
-    """One program in all its kinds; equal results, times side by side."""
+def wanted_kinds():
+    """The kinds that run."""
+    return os.environ.get("PAGING_KINDS", "off strict auto").split()
+
+
+def paged(suite, program, sizes, limits=None, link=LINK):
+    """One program in all its kinds; equal results, times side by side. `limits` of the pool, and what the link to
+    where the rest lies carries."""
     command = python(suite, "torch", program)
-    limits = {"VGMEM_DEVICE_LIMIT": suite.options.limit, "VGMEM_HOST": suite.options.host}
+    limits = limits or {"VGMEM_DEVICE_LIMIT": suite.options.limit, "VGMEM_HOST": suite.options.host}
     native = suite.native(command, sizes)
-    over = (native.bytes or 0) - (int(suite.options.limit[:-1]) << 30)
+    over = (native.bytes or 0) - size(limits["VGMEM_DEVICE_LIMIT"].split(",")[0].split(":")[-1])
     if over <= 0:
         raise Failure(f"the program takes {native.bytes} bytes, no more than the limit")
-    found = {"gib": round(native.bytes / 2**30, 2), "bound_ms": round(over / LINK * 1e3, 1)}
+    found = {"gib": round(native.bytes / 2**30, 2), "link_ms": round(over / link * 1e3, 1)}
     found.update({f"native_{name}": value for name, value in figures(native).items()})
     report = None
     for kind, settings in KINDS:
-        if kind not in kinds:
-            continue
+        if kind not in wanted_kinds() or (kind == "off" and "VGMEM_PATHS" in limits):
+            continue  # pages that stay need no path
         of_kind = {**sizes, **OFF_STEPS} if kind == "off" else sizes
         run, report = suite.preloaded(command, {**limits, **settings}, of_kind)
         equal(suite.native(command, of_kind), run)
         found.update({f"{kind}_{name}": value for name, value in figures(run).items()})
+        found.update({f"{kind}_{tier}_gib": round(held / 2**30, 2) for tier, held in places(report).items() if held})
         if kind != "off":
             found[f"{kind}_fetched"], found[f"{kind}_evicted"] = report["fetched"], report["evicted"]
             if not report["fetched"] or not report["evicted"]:
                 raise Failure(f"{kind}: no page moved")
     return {**found, "report": report}
+
+
+def peer_cases(suite, limits):
+    """The programs on GPU 0 of several: what it has no room for lies on its peers, or, in host RAM, where they have none,
+    over its own link and over those of all."""
+    for name, program, sizes in PROGRAMS:
+        suite.case(f"paging_{name}_over_peers", paged, suite, program, sizes, limits, PEER_LINK)
+    small = ",".join(["0:8G"] + [f"{gpu}:64M" for gpu in range(1, len(suite.gpus))])
+    for paths, links in (("own", 1), ("auto", len(suite.gpus))):
+        settings = {"VGMEM_DEVICE_LIMIT": small, "VGMEM_HOST": suite.options.host, "VGMEM_PATHS": paths}
+        name, program, sizes = PROGRAMS[0]
+        suite.case(f"paging_{name}_paths_{paths}", paged, suite, program, sizes, settings, LINK * links)
 
 
 def page_sizes(suite):
@@ -119,9 +138,8 @@ def soak(suite):
 
 def paging_cases(suite):
     """The cases; PAGING_KINDS names the kinds that run (all by default)."""
-    kinds = os.environ.get("PAGING_KINDS", "off strict auto").split()
     for name, program, sizes in PROGRAMS:
-        suite.case(f"paging_{name}", paged, suite, program, sizes, kinds)
+        suite.case(f"paging_{name}", paged, suite, program, sizes)
     suite.case("page_sizes", page_sizes, suite)
     if any("soak" in name for name in suite.options.names):
         suite.case("soak", soak, suite)

@@ -1,11 +1,13 @@
-// Two GPUs on the same pages.
+// Two GPUs on the same pages, or all.
 //
 //     shared atomics [MIB of filler]    both add to one array of counters at the same time: every addition must arrive
 //     shared grant [MIB] [MIB of filler]    what the first launch of GPU 1 on memory of GPU 0 costs
+//     shared grants [MIB] [MIB of filler]    what that of each further GPU costs, one after another
 //
 // The filler is allocated first: with a small VGMEM_DEVICE_LIMIT of GPU 0 the rest lies elsewhere.
 #include <chrono>
 #include <cstring>
+#include <string>
 
 #include "common.cuh"
 
@@ -106,17 +108,45 @@ static void grant(size_t bytes, size_t filler) {
     CHECK(cudaFree(before));
 }
 
+// What the first launch of each further GPU costs, while all before it have access.
+static void grants(int gpus, size_t bytes, size_t filler) {
+    unsigned *data, *other, last;
+    void *before = nullptr;
+    for (int gpu = gpus - 1; gpu >= 0; --gpu) {
+        CHECK(cudaSetDevice(gpu));
+        CHECK(cudaMalloc(&other, size_t(4) << 20));
+        one_word<<<1, 1>>>(other, 0); // loads the kernel
+        CHECK(cudaDeviceSynchronize());
+    }
+    if (filler) CHECK(cudaMalloc(&before, filler));
+    CHECK(cudaMalloc(&data, bytes));
+    fill<<<1024, 256>>>(data, bytes / 4);
+    CHECK(cudaDeviceSynchronize());
+    say_places(data, bytes);
+    for (int gpu = 1; gpu < gpus; ++gpu) {
+        CHECK(cudaSetDevice(gpu));
+        touch(("gpu" + std::to_string(gpu)).c_str(), data, bytes / 4);
+    }
+    CHECK(cudaMemcpy(&last, data + bytes / 4 - 1, 4, cudaMemcpyDeviceToHost));
+    std::printf("result wrong %d\n", last != unsigned(bytes / 4 - 1) + gpus - 1);
+    CHECK(cudaSetDevice(0));
+    CHECK(cudaFree(data));
+    CHECK(cudaFree(before));
+}
+
 int main(int argc, char **argv) {
     int gpus = 0;
     CHECK(cudaGetDeviceCount(&gpus));
     if (argc < 2 || gpus < 2) {
-        std::fprintf(stderr, "usage: shared atomics|grant [sizes], on a machine with two GPUs\n");
+        std::fprintf(stderr, "usage: shared atomics|grant|grants [sizes], on a machine with two GPUs\n");
         return 2;
     }
     size_t first = size_t(argc > 2 ? std::atoi(argv[2]) : 0) << 20;
     size_t second = size_t(argc > 3 ? std::atoi(argv[3]) : 0) << 20;
     if (std::strcmp(argv[1], "atomics") == 0)
         atomics(first);
+    else if (std::strcmp(argv[1], "grants") == 0)
+        grants(gpus, first ? first : size_t(1) << 30, second);
     else
         grant(first ? first : size_t(1) << 30, second);
     return 0;

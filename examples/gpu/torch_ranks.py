@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two processes, one GPU each, NCCL between them: what torchrun starts. WORK chooses what they do.
+"""Two or more processes, one GPU each, NCCL between them: what torchrun starts. WORK chooses what they do.
 
 reduce: all-reduces of a tensor of MIB MiB (256): exact sums, and the bandwidth.
 train: each rank trains its own model on its own data, gradients averaged by all-reduce; sizes as in torch_train.py.
@@ -48,8 +48,9 @@ def reduce_many():
         times.append(time.perf_counter() - start)
         if turn % 8 == 0:
             say(f"result sum{turn} {int((part.to(torch.int64) * (torch.arange(count, device='cuda') % 97)).sum())}")
-    # With two ranks every byte crosses the link once in each direction.
-    say(f"figure bus_gb_per_s {count * 4 / median(times) / 1e9:.1f}")
+    # So often a byte crosses a rank's link in each direction; once with two.
+    crossings = 2 * (distributed.get_world_size() - 1) / distributed.get_world_size()
+    say(f"figure bus_gb_per_s {crossings * count * 4 / median(times) / 1e9:.1f}")
     return median(times)
 
 
@@ -65,6 +66,13 @@ def model():
         for weight in net.parameters():
             weight.uniform_(-(6.0 / weight.shape[1]) ** 0.5, (6.0 / weight.shape[1]) ** 0.5)
     return net
+
+
+def of_all(value):
+    """A number of each rank."""
+    values = [torch.zeros_like(value) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(values, value)
+    return " ".join(one.item().hex() for one in values)
 
 
 def train():
@@ -83,19 +91,15 @@ def train():
         loss.backward()
         for weight in net.parameters():
             distributed.all_reduce(weight.grad)
-            weight.grad.mul_(0.5)
+            weight.grad.div_(distributed.get_world_size())
         optimizer.step()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
         loss = loss.detach().reshape(1)
-        both = [torch.zeros_like(loss) for _ in range(2)]
-        distributed.all_gather(both, loss)
-        say(f"result step{step + 1} " + " ".join(value.item().hex() for value in both))
+        say(f"result step{step + 1} {of_all(loss)}")
     with torch.no_grad():
         total = torch.stack([weight.double().sum() for weight in net.parameters()]).sum().reshape(1)
-    totals = [torch.zeros_like(total) for _ in range(2)]
-    distributed.all_gather(totals, total)
-    say("result weights " + " ".join(value.item().hex() for value in totals))
+    say(f"result weights {of_all(total)}")
     return median(times)
 
 

@@ -2,12 +2,14 @@
  *
  *     gcc -O2 -o utilisation examples/gpu/utilisation.c -ldl && ./utilisation [GPU]
  *
- * `promised` is what cuMemGetInfo said to be free at the start, `had` what could be allocated.
+ * `promised` is what cuMemGetInfo said to be free at the start, `had` what could be allocated; seconds of taking it, of
+ * writing and reading all of it back, and of giving it back.
  */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { OUT_OF_MEMORY = 2, MOST = 1 << 20 };
 static const size_t LARGE = (size_t)64 << 20, SMALL = (size_t)2 << 20;
@@ -18,6 +20,12 @@ static void *driver;
 static address blocks[MOST];
 static size_t sizes[MOST];
 static unsigned held;
+
+static double seconds(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
 
 static void *find(const char *name) {
     void *function = dlsym(driver, name);
@@ -86,15 +94,21 @@ int main(int argc, char **argv) {
     CALL("cuDevicePrimaryCtxRetain", (void **, int), &context, device);
     CALL("cuCtxSetCurrent", (void *), context);
     CALL("cuMemGetInfo_v2", (size_t *, size_t *), &free_bytes, &total);
+    double start = seconds();
     size_t had = take_all(LARGE);
     had += take_all(SMALL);
+    printf("figure take_s %.3f\n", seconds() - start);
     CALL("cuMemGetInfo_v2", (size_t *, size_t *), &late_free, &total);
+    start = seconds();
     printf("result wrong %llu\n", (unsigned long long)wrong_words());
+    printf("figure use_s %.3f\n", seconds() - start);
     printf("figure promised_mib %.1f\n", (double)free_bytes / (1 << 20));
     printf("figure had_mib %.1f\n", (double)had / (1 << 20));
     printf("figure free_when_full_mib %.1f\n", (double)late_free / (1 << 20));
     printf("figure part %.5f\n", (double)had / (double)free_bytes);
+    start = seconds();
     for (unsigned i = 0; i < held; ++i) CALL("cuMemFree_v2", (address), blocks[i]);
+    printf("figure give_s %.3f\n", seconds() - start);
     CALL("cuDevicePrimaryCtxRelease_v2", (int), device);
     return 0;
 }
