@@ -1,5 +1,6 @@
 // What cuMemMap, cuMemSetAccess and cuMemUnmap of a device page of 32 MiB take while copies are under way, what pinning
-// such a page takes, and what a launch takes while another thread calls the driver. Without the library.
+// such a page takes, what one call for several pages takes, whether copies of another context count, and what a launch
+// takes while another thread calls the driver. Without the library.
 //
 //     grants      medians, in microseconds
 #include <cuda.h>
@@ -59,6 +60,37 @@ static void grant(CUdeviceptr at, size_t bytes) {
     CHECK(cuMemSetAccess(at, bytes, &access, 1));
 }
 
+static CUcontext another_context() {
+    CUcontext context;
+#if CUDA_VERSION >= 13000
+    CHECK(cuCtxCreate(&context, nullptr, 0, 0));
+#else
+    CHECK(cuCtxCreate(&context, 0, 0));
+#endif
+    return context;
+}
+
+// Neighbours that are mapped one by one: access by one call, and the unmapping of all by one.
+static void runs(CUdeviceptr at) {
+    for (size_t count : {size_t(1), size_t(4), PAGES}) {
+        std::vector<double> maps, grants, unmaps;
+        std::vector<CUmemGenericAllocationHandle> handles;
+        for (size_t i = 0; i < count; i++) handles.push_back(page(false));
+        for (int round = 0; round < 12; round++) {
+            double begin = now();
+            for (size_t i = 0; i < count; i++) CHECK(cuMemMap(at + i * PAGE, PAGE, 0, handles[i], 0));
+            double mapped = now();
+            grant(at, count * PAGE);
+            double granted = now();
+            CHECK(cuMemUnmap(at, count * PAGE));
+            maps.push_back(mapped - begin), grants.push_back(granted - mapped), unmaps.push_back(now() - granted);
+        }
+        std::printf("figure run_%zu_map_us %.0f\nfigure run_%zu_grant_us %.0f\nfigure run_%zu_unmap_us %.0f\n", count,
+                    median(maps), count, median(grants), count, median(unmaps));
+        for (auto handle : handles) CHECK(cuMemRelease(handle));
+    }
+}
+
 int main() {
     CHECK(cuInit(0));
     CHECK(cudaFree(nullptr));
@@ -86,6 +118,17 @@ int main() {
     auto kernel = [&](int blocks, int threads) {
         copy<<<blocks, threads, 0, out>>>((uint4 *)host, (const uint4 *)device, ALL / 16);
     };
+    CUcontext own;
+    CHECK(cuCtxGetCurrent(&own));
+    CUcontext context = another_context();
+    CUstream beyond;
+    CHECK(cuStreamCreate(&beyond, CU_STREAM_NON_BLOCKING));
+    CHECK(cuCtxSetCurrent(own));
+    auto in_other_context = [&](std::function<void()> work) {
+        CHECK(cuCtxSetCurrent(context));
+        work();
+        CHECK(cuCtxSetCurrent(own));
+    };
     auto handle = page(false);
     auto measure = [&](const char *name, std::function<void()> start) {
         std::vector<double> grants, unmaps;
@@ -99,12 +142,15 @@ int main() {
             CHECK(cuMemUnmap(at, PAGE));
             grants.push_back(granted - begin), unmaps.push_back(now() - granted);
             CHECK(cudaDeviceSynchronize());
+            in_other_context([&] { CHECK(cuStreamSynchronize(beyond)); });
         }
         std::printf("figure %s_grant_us %.0f\nfigure %s_unmap_us %.0f\n", name, median(grants), name, median(unmaps));
     };
     measure("idle", [] {});
     measure("engine_in", [&] { engine(second, from, in); });
     measure("engine_out", [&] { engine(host, device, out); });
+    measure("other_context_out", [&] { in_other_context([&] { engine(host, device, beyond); }); });
+    runs(at);
     for (auto [blocks, threads] : {std::pair<int, int>{1, 1024}, {2, 512}, {16, 512}}) {
         cudaEvent_t begin, end;
         float ms;
