@@ -18,8 +18,9 @@ END = "<!-- From docs/bench.json by scripts/bench_results.py: end -->"
 KINDS = ("native", "strict", "auto", "static")
 NOTHING = "Nothing was measured yet: `./scripts/bench_gpu.sh` on a machine with a GPU."
 ABOUT = """\
-Milliseconds of a step, each the median of the later half of a process's steps and of the processes that alternated;
-static and "instead", which is what a program does without the library in the memory of the limit, ran once. Results of
+Milliseconds of a step, each the median of the later half of a process's steps, and of the processes where the kinds
+alternated in several rounds; static and "instead", which is what a program does without the library in the memory of
+the limit, ran once. Results of
 native, strict, auto and static are equal bit by bit, or the work is listed as failed. The bound is the larger of native
 and what exceeds the limit, once over the link as measured in the same run."""
 
@@ -55,7 +56,8 @@ def run_cells(number, run):
     link = "not measured: " + run["no_link"]
     if run["link"]:
         link = f"{run['link']['h2d_gb_per_s']:.1f} / {run['link']['d2h_gb_per_s']:.1f} GB/s"
-    return [str(number), run["date"][:10], gpus, packages, library, link, run["host"], f"`{run['command']}`"]
+    return [str(number), run["date"][:10], gpus, packages, library, link, run["host"], str(run["rounds"]),
+            f"`{run['command']}`"]
 
 
 def work_cells(number, entry, row):
@@ -88,7 +90,7 @@ def section(accepted):
     runs = accepted["runs"]
     if not runs:
         return [NOTHING]
-    head = ["run", "date", "GPU, memory, driver", "packages", "library", "link, to the GPU / back", "host RAM",
+    head = ["run", "date", "GPU, memory, driver", "packages", "library", "link, to the GPU / back", "host RAM", "rounds",
             "command"]
     out = [*ABOUT.splitlines(), "", *table(head, [run_cells(n, run) for n, run in enumerate(runs, 1)]), ""]
     head = ["work", "phase", "needs, GiB", "limit, GiB", *KINDS, "instead", "bound", *(title for title, _, _ in RATIOS),

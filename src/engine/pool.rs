@@ -366,7 +366,7 @@ impl<D: Device> Pool<D> {
         let notes = std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner));
         for note in notes {
             match note {
-                Note::Launch(function, slots) => pager.launch_of(function, &slots, &[]),
+                Note::Launch(function, slots) => pager.launch_of(function, &slots),
                 Note::Waits => pager.waits(),
                 Note::Gone(objects) => objects.into_iter().for_each(|object| pager.forget(object)),
             }

@@ -44,24 +44,17 @@ pub struct Pager {
 impl Pager {
     /// A launch of an unknown function names these objects.
     pub fn launch(&mut self, objects: &[u32]) {
-        self.launch_of(0, objects, &[]);
+        self.launch_of(0, objects);
     }
 
-    /// A launch of this function (0 is unknown) names these objects, and is known to overwrite some of them
-    /// whole.
-    pub fn launch_of(&mut self, function: u64, objects: &[u32], overwritten: &[u32]) {
-        self.sequence.record(function, objects, overwritten);
+    /// A launch of this function (0 is unknown) names these objects.
+    pub fn launch_of(&mut self, function: u64, objects: &[u32]) {
+        self.sequence.record(function, objects);
     }
 
     /// The object is gone; its number may come back for another.
     pub fn forget(&mut self, object: u32) {
         self.sequence.forget(object);
-    }
-
-    /// Whether the object's next use is expected to overwrite it whole. An expectation only: it says where to
-    /// look, never that bytes may be left behind.
-    pub fn is_overwritten_next(&self, object: u32) -> bool {
-        self.sequence.is_overwritten_next(object)
     }
 
     /// The newest launch has to wait for pages.

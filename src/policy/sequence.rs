@@ -17,8 +17,6 @@ const ITEMS: usize = 1 << 15;
 const NAMED: usize = 4 * ITEMS;
 /// Names that are kept of one item.
 const MOST_NAMED: usize = 1 << 12;
-/// Set in an item's name where the launch overwrites the whole object.
-const OVERWRITTEN: u32 = 1 << 31;
 
 /// One launch.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +72,7 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// Appends a launch, and follows the past with it. One that names nothing is no item.
-    pub(crate) fn record(&mut self, function: u64, objects: &[u32], overwritten: &[u32]) {
+    pub(crate) fn record(&mut self, function: u64, objects: &[u32]) {
         if objects.is_empty() {
             return;
         }
@@ -95,7 +93,7 @@ impl Sequence {
         names.extend(strangers.iter().filter_map(|object| self.of.get(object)));
         names.sort_unstable();
         names.dedup();
-        self.append(function, &mut names, overwritten);
+        self.append(function, &names);
         self.scratch = (names, strangers);
         self.step(found);
         while self.items.len() > ITEMS || self.named.len() > NAMED {
@@ -140,19 +138,13 @@ impl Sequence {
         }
     }
 
-    fn append(&mut self, function: u64, names: &mut [u32], overwritten: &[u32]) {
+    fn append(&mut self, function: u64, names: &[u32]) {
         let key = names.iter().fold(rolling::mix(function), |key, &name| rolling::mix(key ^ u64::from(name)));
         let key = rolling::reduce(key);
         for name in names.iter() {
             let known = &mut self.names[*name as usize];
             known.uses.push_back(self.now);
             known.last = self.now;
-        }
-        for object in overwritten {
-            let at = self.of.get(object).and_then(|name| names.iter().position(|other| other == name));
-            if let Some(at) = at {
-                names[at] |= OVERWRITTEN;
-            }
         }
         let prefix = rolling::append(self.items.back().map_or(0, |item| item.prefix), key);
         let start = self.dropped + self.named.len() as u64;
@@ -164,8 +156,7 @@ impl Sequence {
 
     fn drop_oldest(&mut self) {
         let Some(item) = self.items.pop_front() else { return };
-        for named in self.named.drain(..item.count as usize) {
-            let name = named & !OVERWRITTEN;
+        for name in self.named.drain(..item.count as usize) {
             let known = &mut self.names[name as usize];
             known.uses.pop_front();
             if known.uses.is_empty() && known.object.is_none() {
@@ -220,16 +211,6 @@ impl Sequence {
         self.trusted().map(|cursor| self.now - cursor.at)
     }
 
-    /// Whether the next use, where the past says which it is, overwrites the whole object.
-    pub(crate) fn is_overwritten_next(&self, object: u32) -> bool {
-        let next = || {
-            let name = self.of.get(&object)?;
-            let position = first_after(&self.names[*name as usize].uses, self.trusted()?.at)?;
-            Some(self.named.range(self.range(self.item(position)?)).any(|named| *named == name | OVERWRITTEN))
-        };
-        next().unwrap_or(false)
-    }
-
     /// Position of the oldest item.
     pub(crate) fn first(&self) -> u64 {
         self.now + 1 - self.items.len() as u64
@@ -245,7 +226,7 @@ impl Sequence {
     }
 
     fn name(&self, index: usize) -> u32 {
-        self.named[index] & !OVERWRITTEN
+        self.named[index]
     }
 
     /// Of the newest item's names the one with the fewest uses, but more than one: its uses, oldest first.
@@ -348,11 +329,11 @@ mod tests {
             if launch % 100 == 99 {
                 // 400 objects that live for one launch, in no place of the past.
                 let many: Vec<u32> = (number..number + 400).collect();
-                sequence.record(u64::from(launch), &many, &[]);
+                sequence.record(u64::from(launch), &many);
                 many.iter().for_each(|object| sequence.forget(*object));
                 number += 400;
             } else {
-                sequence.record(1, &[launch % 100, launch % 7], &[launch % 7]);
+                sequence.record(1, &[launch % 100, launch % 7]);
             }
         }
         assert!(sequence.items.len() <= ITEMS && sequence.named.len() <= NAMED);
@@ -372,13 +353,13 @@ mod tests {
         let mut sequence = Sequence::default();
         for round in 0..6 {
             for object in 1..=20 {
-                sequence.record(1, &[object], &[]);
+                sequence.record(1, &[object]);
             }
-            sequence.record(2, &[100 + round], &[]);
+            sequence.record(2, &[100 + round]);
             sequence.forget(100 + round);
         }
-        (1..=20).for_each(|object| sequence.record(1, &[object], &[]));
-        sequence.record(2, &[200], &[]);
+        (1..=20).for_each(|object| sequence.record(1, &[object]));
+        sequence.record(2, &[200]);
         assert_eq!(sequence.next_use_after(200, sequence.now), Some(sequence.now + 21));
     }
 }

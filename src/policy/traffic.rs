@@ -69,7 +69,7 @@ fn by_pager(events: &[Event], capacity: usize, from: usize) -> usize {
     let page = |&object: &u32| PageRef { page: object, object, bytes: 1, clean: false };
     fetched(events, capacity, from, |_, event, home, over| match event {
         Event::Launch(function, objects) => {
-            pager.launch_of(*function, objects, &[]);
+            pager.launch_of(*function, objects);
             let resident: Vec<PageRef> = home.iter().map(page).collect();
             let missing = [PageRef { page: u32::MAX, object: u32::MAX, bytes: over as u64, clean: false }];
             pager.exchange(objects, &missing, &resident, 0).evict.iter().map(|page| page.object).collect()
@@ -270,19 +270,6 @@ fn random_access_is_no_worse_than_least_recently_used() {
     }
 }
 
-#[test]
-fn overwriting_is_foretold() {
-    let mut pager = Pager::default();
-    for _ in 0..10 {
-        pager.launch_of(1, &[1], &[1]);
-        (2..30).for_each(|object| pager.launch_of(2, &[1, object], &[]));
-    }
-    assert!(pager.is_overwritten_next(1));
-    assert!(!pager.is_overwritten_next(2));
-    pager.launch_of(1, &[1], &[1]);
-    assert!(!pager.is_overwritten_next(1));
-}
-
 /// Checks every prediction at one moment against what comes; `text` repeats with its length from launch 1 on.
 fn exact(pager: &Pager, text: &[u32], launches: usize) -> Result<(), TestCaseError> {
     let mut next = BTreeMap::new();
@@ -332,7 +319,7 @@ proptest! {
     {
         let mut pager = Pager::default();
         for (function, objects, other) in launches {
-            pager.launch_of(function, &objects, &objects[..objects.len() / 2]);
+            pager.launch_of(function, &objects);
             prop_assert!(pager.next_use(other) > pager.now());
             prop_assert!(pager.next_use_after(other, pager.now() + 7) > pager.now() + 7);
             if function == 0 {
@@ -364,7 +351,7 @@ fn times() {
     for (what, launches) in [("periodic", periodic), ("noisy", noisy), ("random", random), ("few", few)] {
         let mut pager = Pager::default();
         let begin = Instant::now();
-        launches.iter().enumerate().for_each(|(n, objects)| pager.launch_of(n as u64 % 7, objects, &[]));
+        launches.iter().enumerate().for_each(|(n, objects)| pager.launch_of(n as u64 % 7, objects));
         let launch = begin.elapsed() / launches.len() as u32;
         let begin = Instant::now();
         (0..count as u32).for_each(|n| _ = black_box(pager.next_use(n % 3000)));

@@ -8,7 +8,7 @@ const G: u64 = 1 << 30;
 /// Bytes of an activation.
 const ACTIVATION: u64 = 32 * M;
 
-/// Writes a trace down: one GPU, one stream, launches made as fast as they can be, one wait at the end.
+/// Writes a trace down: one GPU, launches made as fast as they can be, one wait at the end.
 struct Maker {
     trace: Trace,
     ids: u64,
@@ -31,14 +31,14 @@ impl Maker {
 
     fn launch(&mut self, name: &str, us: u64, ids: &[u64]) {
         let operands: Vec<_> = ids.iter().map(|&id| Operand { id, offset: 0, bytes: 0 }).collect();
-        self.launch_at(name, us, operands);
+        self.launch_at(name, us, operands, 0);
     }
 
-    fn launch_at(&mut self, name: &str, us: u64, operands: Vec<Operand>) {
+    fn launch_at(&mut self, name: &str, us: u64, operands: Vec<Operand>, stream: u32) {
         let known = self.trace.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
         let function = known.unwrap_or(self.trace.names.len() as u32 + 1);
         self.trace.names.insert(function, name.to_string());
-        let work = Work { at: 0, stream: 0, ns: us * 1_000, operands };
+        let work = Work { at: 0, stream, ns: us * 1_000, operands };
         self.trace.records.push(Record::Launch(function, work));
     }
 
@@ -149,7 +149,7 @@ pub fn buffer() -> Trace {
     let mut made = Maker::new(8 * G);
     let id = made.allocate(12 * G);
     for tensor in 0..96 {
-        made.launch_at("tensor", 300, vec![Operand { id, offset: tensor * 128 * M, bytes: 0 }]);
+        made.launch_at("tensor", 300, vec![Operand { id, offset: tensor * 128 * M, bytes: 0 }], 0);
     }
     made.end()
 }
@@ -164,11 +164,46 @@ pub fn lookup() -> Trace {
     made.end()
 }
 
+/// Six tokens of a mixture of experts: 24 layers of attention, 32 MiB, and of two of eight experts, 64 MiB each, drawn for
+/// each token. 13 GiB, for 8 GiB.
+pub fn experts() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let attention = made.all(24, 32 * M);
+    let experts: Vec<Vec<u64>> = (0..24).map(|_| made.all(8, 64 * M)).collect();
+    let states = made.all(2, 4 * M);
+    let mut drawn = 1u64;
+    for _ in 0..6 {
+        for (own, all) in attention.iter().zip(&experts) {
+            made.launch("attention", 60, &[states[0], *own, states[1]]);
+            for _ in 0..2 {
+                drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                made.launch("expert", 60, &[states[1], all[(drawn >> 61) as usize], states[0]]);
+            }
+        }
+    }
+    made.end()
+}
+
+/// Two programs in one, on a stream each: one goes through 12 layers of 512 MiB, 2 ms each, while the other does so twice as
+/// fast and twice. 12 GiB, for 8 GiB.
+pub fn streams() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let (slow, fast) = (made.all(12, 512 * M), made.all(12, 512 * M));
+    let at = |id: u64| vec![Operand { id, offset: 0, bytes: 0 }];
+    for layer in 0..12 {
+        made.launch_at("slow", 2_000, at(slow[layer]), 0);
+        for step in 0..2 {
+            made.launch_at("fast", 1_000, at(fast[(2 * layer + step) % 12]), 1);
+        }
+    }
+    made.end()
+}
+
 /// A made trace with its name.
 pub type Made = (&'static str, fn() -> Trace);
 
 /// All of them. The memory that each is meant for is in the trace.
-pub const ALL: [Made; 8] = [
+pub const ALL: [Made; 10] = [
     ("scan", scan),
     ("training", training),
     ("decode", decode),
@@ -177,4 +212,6 @@ pub const ALL: [Made; 8] = [
     ("stencil", stencil),
     ("buffer", buffer),
     ("lookup", lookup),
+    ("experts", experts),
+    ("streams", streams),
 ];
