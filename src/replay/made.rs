@@ -164,8 +164,8 @@ pub fn lookup() -> Trace {
     made.end()
 }
 
-/// Six tokens of a mixture of experts: 24 layers of attention, 32 MiB, and of two of eight experts, 64 MiB each, drawn for
-/// each token. 13 GiB, for 8 GiB.
+/// Six tokens of a mixture of experts: 24 layers of attention, 32 MiB, and of two of eight experts, 64 MiB each, drawn
+/// for each token. 13 GiB, for 8 GiB.
 pub fn experts() -> Trace {
     let mut made = Maker::new(8 * G);
     let attention = made.all(24, 32 * M);
@@ -184,8 +184,8 @@ pub fn experts() -> Trace {
     made.end()
 }
 
-/// Two programs in one, on a stream each: one goes through 12 layers of 512 MiB, 2 ms each, while the other does so twice as
-/// fast and twice. 12 GiB, for 8 GiB.
+/// Two programs in one, on a stream each: one goes through 12 layers of 512 MiB, 2 ms each, while the other does so
+/// twice as fast and twice. 12 GiB, for 8 GiB.
 pub fn streams() -> Trace {
     let mut made = Maker::new(8 * G);
     let (slow, fast) = (made.all(12, 512 * M), made.all(12, 512 * M));
