@@ -6,7 +6,7 @@ Cases whose times count run one after another; the others run beside each other 
 import os
 import sys
 
-from gpu_harness import (CHAOS, PROGRAMS, Failure, Suite, check_places, equal, nvcc, options, places, python,
+from gpu_harness import (CHAOS, PROGRAMS, STAYS, Failure, Suite, check_places, equal, nvcc, options, places, python,
                          read_report, size, with_nvcc, with_python)
 from gpu_paging import peer_cases
 from gpu_suite import utilisation
@@ -94,7 +94,7 @@ def peers_speed(suite):
 def atomics(suite, settings, filler, gpu):
     """Two GPUs add to the same counters: all additions arrive, and the page is on the GPU that was meant."""
     command = [nvcc(suite, "shared.cu"), "atomics", filler]
-    found = suite.measured(command, settings)
+    found = suite.measured(command, STAYS | settings)
     if "VGMEM_CHAOS" in settings:
         if found["report"]["moved"] == 0:
             raise Failure("no page was moved")
@@ -106,12 +106,12 @@ def atomics(suite, settings, filler, gpu):
 def grant(suite, settings, filler):
     """What the first launch of GPU 1 on 1 GiB of GPU 0 costs."""
     command = [nvcc(suite, "shared.cu"), "grant", "1024", filler]
-    return suite.measured(command, settings, ("first_all_us", "second_all_us", "enable_us"))
+    return suite.measured(command, STAYS | settings, ("first_all_us", "second_all_us", "enable_us"))
 
 
 def bandwidth(suite, gpus, settings, where):
     """c = a + b by one or both GPUs, with pages in all the places of `where`."""
-    found = suite.measured([nvcc(suite, "bandwidth.cu"), "1024", str(gpus)], settings, ("gb_per_s",))
+    found = suite.measured([nvcc(suite, "bandwidth.cu"), "1024", str(gpus)], STAYS | settings, ("gb_per_s",))
     held = {tier for tier in ("gpu0", "gpu1", "host") if found.get(f"{tier}_mib", 0) > 150}
     if held != set(where):
         raise Failure(f"pages lay elsewhere than meant: {found}")

@@ -23,6 +23,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = os.path.join(ROOT, "examples", "gpu")
 UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 CHAOS = {"VGMEM_CHAOS": "7"}
+# For programs that measure what pages give where they were placed.
+STAYS = {"VGMEM_PAGING": "off"}
 
 
 class Skip(Exception):

@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpu2_suite import torchrun
-from gpu_harness import Failure, Suite, equal, nvcc, options, places, read_report, size
+from gpu_harness import STAYS, Failure, Suite, equal, nvcc, options, places, read_report, size
 from gpu_paging import peer_cases
 from gpu_suite import utilisation
 
@@ -29,7 +29,7 @@ def bandwidth(suite, by_all):
 def grants(suite, settings, filler):
     """What the first launch of each further GPU on 1 GiB costs."""
     figures = [f"gpu{gpu}_all_us" for gpu in range(1, len(suite.gpus))]
-    return suite.measured([nvcc(suite, "shared.cu"), "grants", "1024", filler], settings, figures)
+    return suite.measured([nvcc(suite, "shared.cu"), "grants", "1024", filler], STAYS | settings, figures)
 
 
 def ranks(suite, work, settings):

@@ -10,7 +10,7 @@ import sys
 
 from gpu_adversary import FILES, adversary_cases, program
 from gpu_paging import paging_cases
-from gpu_harness import CHAOS, Failure, Skip, Suite, compiled, nvcc, options, python, with_nvcc, with_python
+from gpu_harness import CHAOS, STAYS, Failure, Skip, Suite, compiled, nvcc, options, python, with_nvcc, with_python
 
 # Sizes for runs that fit: small enough to be quick, large enough that a step is mostly GPU work. Three rounds of
 # two processes make more than 30 alternated steps each.
@@ -106,7 +106,7 @@ def bandwidth(suite, command, settings, place):
         if run.results != ["wrong 0"]:
             raise Failure(f"wrong values: {run.results}")
         return run.figures
-    found = suite.measured(command, settings, ("gb_per_s",))
+    found = suite.measured(command, STAYS | settings, ("gb_per_s",))
     held = {name: found[name] for name in found if name.endswith("_mib")}
     if not held or held.get(f"{place}_mib", 0) < 0.95 * sum(held.values()):
         raise Failure(f"pages lay elsewhere than meant: {held}")

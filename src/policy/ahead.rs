@@ -131,21 +131,16 @@ impl Pager {
     /// Pages to fetch before they are asked for, soonest use first, and pages that go for them. `room` is what is
     /// free at home; at most `window` bytes are fetched, and for the first `eager` of them any page may go that is
     /// needed later.
-    pub fn ahead<'a>(&self, standings: &'a Standings, mut room: Room, window: u64, eager: u64) -> Exchange {
+    pub fn ahead(&self, standings: &Standings, mut room: Room, window: u64, eager: u64) -> Exchange {
         let mut plan = Exchange::default();
-        let known = |s: &'a Standing| Known {
-            next: self.next_use(s.object),
-            last: self.last_use(s.object),
-            of: s,
-            gone: Vec::new(),
-        };
         let (mut coming, mut able): (Vec<(u64, &Standing)>, Vec<Known>) = (Vec::new(), Vec::new());
-        for one in standings.all.iter().map(known) {
-            if one.of.away > 0 && one.next != u64::MAX {
-                coming.push((one.next, one.of));
+        for of in &standings.all {
+            let (next, is_known) = self.expected(of.object);
+            if of.away > 0 && is_known {
+                coming.push((next, of));
             }
-            if one.of.home > 0 {
-                able.push(one);
+            if of.home > 0 {
+                able.push(Known { next, last: self.last_use(of.object), of, gone: Vec::new() });
             }
         }
         coming.sort_unstable_by_key(|(next, of)| (*next, of.object));

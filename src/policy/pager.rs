@@ -81,7 +81,13 @@ impl Pager {
 
     /// The first expected use after launch `after`; unknown is never.
     pub(crate) fn next_use_after(&self, object: u32, after: u64) -> u64 {
-        self.sequence.next_use_after(object, after).unwrap_or(u64::MAX)
+        self.sequence.next_use_after(object, after).map_or(u64::MAX, |expected| expected.at)
+    }
+
+    /// The same after the newest launch, and whether it is known well enough to fetch for it.
+    pub(crate) fn expected(&self, object: u32) -> (u64, bool) {
+        let expected = self.sequence.next_use_after(object, self.now());
+        expected.map_or((u64::MAX, false), |expected| (expected.at, expected.is_known))
     }
 
     /// Launches until the object's next use; never is far away.

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::follow::Cursor;
-use crate::gaps::Gaps;
+use crate::gaps::{Expected, Gaps, Shape};
 use crate::rolling::{self, Chains};
 
 /// Items that are kept.
@@ -64,6 +64,8 @@ pub(crate) struct Sequence {
     of: HashMap<u32, u32>,
     pub(crate) chains: Chains,
     pub(crate) cursor: Option<Cursor>,
+    /// Of gaps without order.
+    shape: Shape,
     /// Launches until a vain search is tried again, and how many they were last time.
     pub(crate) rest: (u32, u32),
     /// Kept to spare allocations.
@@ -141,8 +143,12 @@ impl Sequence {
     fn append(&mut self, function: u64, names: &[u32]) {
         let key = names.iter().fold(rolling::mix(function), |key, &name| rolling::mix(key ^ u64::from(name)));
         let key = rolling::reduce(key);
+        let is_new_ground = self.trusted().is_none();
         for name in names.iter() {
             let known = &mut self.names[*name as usize];
+            if is_new_ground && let Some(mean) = Gaps::of(&known.uses, known.last).mean_of_any() {
+                self.shape.add(self.now - known.last, mean);
+            }
             known.uses.push_back(self.now);
             known.last = self.now;
         }
@@ -190,20 +196,23 @@ impl Sequence {
     }
 
     /// The first expected use after launch `after`, which is the newest or later.
-    pub(crate) fn next_use_after(&self, object: u32, after: u64) -> Option<u64> {
+    pub(crate) fn next_use_after(&self, object: u32, after: u64) -> Option<Expected> {
         let name = self.known(object)?;
         let gaps = Gaps::of(&name.uses, name.last);
-        let Some(Cursor { at, .. }) = self.trusted() else { return gaps.next_use_after(self.now, after) };
+        let Some(Cursor { at, .. }) = self.trusted() else {
+            return gaps.next_use_after(self.now, after, &self.shape);
+        };
         // What followed `at` comes again; what comes after the present is the same once more.
         let lag = self.now - at;
         let (rounds, into) = ((after - self.now) / lag, (after - self.now) % lag);
+        let known = |at| Some(Expected { at, is_known: true });
         if let Some(position) = first_after(&name.uses, at + into) {
-            return Some(self.now + rounds * lag + (position - at));
+            return known(self.now + rounds * lag + (position - at));
         }
         if let Some(position) = first_after(&name.uses, at) {
-            return Some(self.now + (rounds + 1) * lag + (position - at));
+            return known(self.now + (rounds + 1) * lag + (position - at));
         }
-        gaps.next_use_after(self.now, after.max(self.now + lag))
+        gaps.next_use_after(self.now, after.max(self.now + lag), &self.shape)
     }
 
     /// Launches of one iteration, where the present repeats the past.
@@ -360,6 +369,7 @@ mod tests {
         }
         (1..=20).for_each(|object| sequence.record(1, &[object]));
         sequence.record(2, &[200]);
-        assert_eq!(sequence.next_use_after(200, sequence.now), Some(sequence.now + 21));
+        let known = Expected { at: sequence.now + 21, is_known: true };
+        assert_eq!(sequence.next_use_after(200, sequence.now), Some(known));
     }
 }

@@ -199,11 +199,41 @@ pub fn streams() -> Trace {
     made.end()
 }
 
+/// The next of a row of numbers that look drawn, below `below`.
+fn draw(state: &mut u64, below: u64) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    ((*state >> 33) % below) as usize
+}
+
+/// Reads 48 buffers of 256 MiB, 90 us each, 24 times, each time in another order: for 8 GiB.
+pub fn shuffled() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let mut parts = made.all(48, 256 * M);
+    let mut state = 1;
+    for _ in 0..24 {
+        (1..parts.len()).rev().for_each(|last| parts.swap(last, draw(&mut state, last as u64 + 1)));
+        parts.iter().for_each(|part| made.launch("read", 90, &[*part]));
+    }
+    made.end()
+}
+
+/// Reads 48 buffers of 256 MiB, 90 us each, 1,152 times: every second time one of eight, else any: for 8 GiB.
+pub fn drawn() -> Trace {
+    let mut made = Maker::new(8 * G);
+    let parts = made.all(48, 256 * M);
+    let mut state = 1;
+    for _ in 0..24 * 48 {
+        let among = [8, 48][draw(&mut state, 2)];
+        made.launch("read", 90, &[parts[draw(&mut state, among)]]);
+    }
+    made.end()
+}
+
 /// A made trace with its name.
 pub type Made = (&'static str, fn() -> Trace);
 
 /// All of them. The memory that each is meant for is in the trace.
-pub const ALL: [Made; 10] = [
+pub const ALL: [Made; 12] = [
     ("scan", scan),
     ("training", training),
     ("decode", decode),
@@ -214,4 +244,6 @@ pub const ALL: [Made; 10] = [
     ("lookup", lookup),
     ("experts", experts),
     ("streams", streams),
+    ("shuffled", shuffled),
+    ("drawn", drawn),
 ];
