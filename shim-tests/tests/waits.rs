@@ -1,8 +1,8 @@
 //! A program that waits in every way it can while the pager moves pages: nothing hangs, nothing waits without a
 //! deadline, and what the program is told about its own work stays true.
 //!
-//! Each test runs one mode of `programs/waits.c` or `programs/ends.c`: without us on a GPU that holds everything, then
-//! with the pager on one that holds half of it. Both say the same, every word is right, and pages did move.
+//! Each test runs one mode of `programs/waits.c`, `ends.c` or `never.c`: without us on a GPU that holds everything,
+//! then with the pager on one that holds half of it. Both say the same, every word is right, and pages did move.
 
 use shim_tests::{Outcome, Report, Run, Source, workspace};
 
@@ -103,6 +103,13 @@ modes! { ends
     exit_with_work_in_flight "exit_busy" 0;
     exit_while_others_launch "exit_threads" 0;
     exit_while_a_launch_waits "exit_waiting" 0;
+}
+
+modes! { never
+    /// A record on the legacy default stream would put a wall between them.
+    kernels_on_blocking_streams_meet "blocking" 2;
+    /// Vain waits are bounded together, not one by one.
+    a_kernel_from_before_the_pressure_never_ends "persistent" 3;
 }
 
 /// Events of a context do not serve streams of another: their records would fail, and every launch be made strictly.

@@ -48,12 +48,13 @@ impl State {
 
 impl<D: Device> Pool<D> {
     /// Makes the frames in host RAM that pages of this GPU move through, ahead of their first use: pinning them takes
-    /// longer than a copy. How many were made.
+    /// longer than a copy. None where the machine has little memory left: they may never be used. How many were made.
     pub fn make_frames_ahead(&self, home: u8, context: Context) -> usize {
         let whom = For { home, context };
         let (host, page) = (self.host_tier(), self.config.page_bytes);
         let count = self.config.host_exchange / page;
-        let frames: Vec<Frame> = (0..count).map_while(|_| self.take_frame(whom, host, page)).collect();
+        let ahead = |_| self.device.host_is_plenty(page).then(|| self.take_frame(whom, host, page)).flatten();
+        let frames: Vec<Frame> = (0..count).map_while(ahead).collect();
         let made = frames.len();
         frames.into_iter().for_each(|frame| self.spare(frame));
         made

@@ -157,14 +157,15 @@ fn tables_that_are_looked_up_stay_where_they_are() {
     }
 }
 
-/// Where there is no order, what the pager can do is to keep what is likely to come soonest: for parts that are read once
-/// a round those that were not read in this one, for others those that come most often. So many MiB come where that is
-/// known from the start and 7 GiB are kept; a seventh more is allowed.
+/// Where there is no order, the pager can keep what is likely to come soonest: of parts that are read once a round
+/// those that were not read in this one, of others those that come most often. So many MiB come where that is known
+/// from the start and 7 GiB are kept; a seventh more is allowed.
 #[test]
 fn what_has_no_order_is_kept_by_how_long_it_stays_away() {
-    for (name, make, knowing) in
-        [("shuffled", made::shuffled as fn() -> Trace, 24 * (12 - 7) << 10), ("drawn", made::drawn, 54 << 10)]
-    {
+    for (name, make, knowing) in [
+        ("shuffled", made::shuffled as fn() -> Trace, (24 * (12 - 7)) << 10),
+        ("drawn", made::drawn, 54 << 10),
+    ] {
         let trace = make();
         let options = Options { rounds: 1, writes: Writes::Nothing, ..AUTO };
         let found = replay(&trace, &machine(&trace), options).unwrap();

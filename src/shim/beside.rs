@@ -40,7 +40,7 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &
         }
         using = engine.pool.begin_use(named);
     }
-    let begin_own = Instant::now();
+    let (begin_own, patience) = (Instant::now(), quiet::patience());
     let wanted = turn.is_some().then(|| Wanted::post(context, gpu, using.named(), begin_own + PATIENCE));
     while let Some(wanted) = &wanted {
         match wanted.look(engine, context) {
@@ -50,8 +50,8 @@ pub fn bring(engine: &Engine, context: Context, gpu: u8, function: u64, named: &
         if !pager::is_calm(engine) || quiet::has_given_up() {
             break;
         }
-        if begin_own.elapsed() > quiet::DEADLINE {
-            quiet::give_up();
+        if begin_own.elapsed() > patience {
+            quiet::give_up(begin_own.elapsed());
             break;
         }
         quiet::pause();

@@ -180,13 +180,13 @@ impl Order {
         if event.is_null() || nodes > QUEUE {
             return rests();
         }
-        let begin = Instant::now();
+        let (begin, patience) = (Instant::now(), quiet::patience());
         while !is_over() && !broken::is("graph-order") {
             if quiet::has_given_up() {
                 return false;
             }
-            if begin.elapsed() > quiet::DEADLINE {
-                quiet::give_up();
+            if begin.elapsed() > patience {
+                quiet::give_up(begin.elapsed());
                 return false;
             }
             quiet::pause();

@@ -56,7 +56,7 @@ pub fn stream_leaves(stream: CUstream) {
 
 /// A stream was destroyed: its handle may come back for another.
 pub fn stream_gone(stream: CUstream) {
-    if pager::is_on() {
-        marks::stream_gone(stream);
+    if let Some(engine) = engine().filter(|_| pager::is_on()) {
+        marks::stream_gone(engine, stream);
     }
 }

@@ -21,6 +21,8 @@ use crate::start::Engine;
 
 /// Markers of one stream that are kept apart; a further one moves the newest, which is late but never early.
 const MOST_PENDING: usize = 512;
+/// Streams that are gone and whose work may still run, before it is looked whether it does.
+const MOST_LEFT: usize = 16;
 /// Markers of a line that are asked for in one poll; fewer than are kept apart, as the newest may be moved meanwhile.
 const AT_ONCE: usize = 64;
 /// How often a poll tries to note what it was told while launches keep a line locked, a microsecond or two each time.
@@ -179,7 +181,8 @@ fn record(engine: &Engine, line: &Line, stream: CUstream) -> Option<Mark> {
 }
 
 /// Gives every stream a marker behind all that was submitted to it; false where one could not be had. Nobody
-/// submits meanwhile.
+/// submits meanwhile. The legacy default stream gets none: a record there waits for all blocking streams, and what
+/// comes after for it, so that kernels which need one another could never meet.
 pub fn mark_all(engine: &Engine) -> bool {
     let waiting: Vec<(Key, &'static Line)> = {
         let lines = lines();
@@ -192,11 +195,19 @@ pub fn mark_all(engine: &Engine) -> bool {
     for ((context, stream, thread), line) in waiting {
         // SAFETY: takes no arguments.
         let own = thread == 0 || thread == unsafe { libc::gettid() };
+        let able = own && stream > CU_STREAM_LEGACY as usize;
         let marked =
-            own && engine.pool.device().works_in(context, || record(engine, line, stream as CUstream));
+            able && engine.pool.device().works_in(context, || record(engine, line, stream as CUstream));
         all &= marked;
     }
     all
+}
+
+/// Everything that was submitted is over, and nobody submits meanwhile.
+pub fn all_over() {
+    let lines = lines();
+    let all = lines.iter().flat_map(|lines| lines.by_key.values());
+    all.for_each(|line| line.unmarked.store(false, Ordering::SeqCst));
 }
 
 /// Looks how far the streams have come, and tells the pool; whether all work that has a marker is over.
@@ -281,8 +292,12 @@ pub fn stream_leaves(engine: &Engine, context: Context, stream: CUstream) -> boo
 }
 
 /// A stream is gone, and its handle may come back for another.
-pub fn stream_gone(stream: CUstream) {
+pub fn stream_gone(engine: &Engine, stream: CUstream) {
     leave(|key| key.1 == stream as usize);
+    // Without pressure nobody else asks whether their work is over, and each would keep an event and a line.
+    if lines().as_ref().is_some_and(|lines| lines.left.len() >= MOST_LEFT) {
+        poll(engine);
+    }
 }
 
 /// Nobody asks for the events of a context while this lives.

@@ -298,8 +298,7 @@ impl Use {
             lose_track();
             return engine.pool.end_use(self.using, Ended::Unmarked);
         };
-        // Another thread cannot leave a marker on a per-thread stream: its owner does so from the beginning.
-        if self.using.is_empty() && !engine.pool.is_under_pressure() && stream != CU_STREAM_PER_THREAD {
+        if self.using.is_empty() && !engine.pool.is_under_pressure() {
             return marks::note(context, stream);
         }
         // A launch that failed tells nothing about its function.
@@ -396,7 +395,8 @@ fn exchange(engine: &Engine, context: Context, gpu: u8, function: u64, addresses
         return stats::WAITED_STRICT.add_since(begin);
     }
     let exchanged = gate::closed_by_holder(|| {
-        if !quiet::is_idle(engine) {
+        // A capture that has begun meanwhile: a marker on its stream would end it.
+        if engine.pool.on_hold() || !quiet::is_idle(engine) {
             return;
         }
         engine.pool.nothing_in_flight();

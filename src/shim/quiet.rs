@@ -1,6 +1,8 @@
 //! Waiting for the program's work, each time with a deadline: work may wait for work that is submitted later. After a
-//! missed deadline nobody waits again until some work is seen complete.
+//! missed deadline nobody waits again until some work is seen complete; and all vain waits together take no more than
+//! two deadlines and a part of the time since the first, or a kernel that never ends would cost one at every launch.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,8 +11,12 @@ use vgmem_abi::*;
 use crate::start::{Engine, engine};
 use crate::{broken, gate, marks, mover, pager, stats, trace};
 
-/// How long a launch waits for work before it goes on as things are.
+/// How long a launch waits for work, at most, before it goes on as things are.
 pub const DEADLINE: Duration = Duration::from_secs(2);
+/// Of the time since the first vain wait, vain waits may take this part, beside the first two deadlines.
+const VAIN_PART: u32 = 16;
+/// Every launch may wait so long.
+const LEAST_PATIENCE: Duration = Duration::from_millis(10);
 /// How long a thread that waits for a GPU keeps looking while nothing moves.
 const STILL: Duration = Duration::from_millis(20);
 /// Up to so many processors a poll gives its own up.
@@ -20,6 +26,9 @@ const FEW_PROCESSORS: libc::c_long = 4;
 static UNMARKED: AtomicBool = AtomicBool::new(false);
 /// 1 more than `marks::seen` when a deadline was missed; 0 is never.
 static GAVE_UP: AtomicU64 = AtomicU64::new(0);
+/// When a deadline was missed first, and nanoseconds of all vain waits.
+static FIRST_VAIN: OnceLock<Instant> = OnceLock::new();
+static VAIN: AtomicU64 = AtomicU64::new(0);
 
 /// Work was submitted that leaves no marker.
 pub fn lose_track() {
@@ -64,8 +73,20 @@ pub fn has_given_up() -> bool {
     GAVE_UP.load(Ordering::Relaxed) == marks::seen() + 1
 }
 
-/// A deadline was missed.
-pub fn give_up() {
+/// How long a wait that begins now may take.
+pub fn patience() -> Duration {
+    let since = FIRST_VAIN.get().map_or(Duration::ZERO, Instant::elapsed);
+    patience_after(since, Duration::from_nanos(VAIN.load(Ordering::Relaxed)))
+}
+
+fn patience_after(since: Duration, vain: Duration) -> Duration {
+    (2 * DEADLINE + since / VAIN_PART).saturating_sub(vain).clamp(LEAST_PATIENCE, DEADLINE)
+}
+
+/// A deadline was missed, after so long.
+pub fn give_up(waited: Duration) {
+    FIRST_VAIN.get_or_init(Instant::now);
+    VAIN.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
     GAVE_UP.store(marks::seen() + 1, Ordering::Relaxed);
     stats::MISSED.add(1);
     log::debug!("pages stay where they are: work goes on");
@@ -83,13 +104,13 @@ pub fn passes(engine: &Engine) -> bool {
 
 /// Polls until `is_over`; false at the deadline, or where one was missed and nothing was seen complete since.
 fn in_time(is_over: impl Fn() -> bool) -> bool {
-    let begin = Instant::now();
+    let (begin, patience) = (Instant::now(), patience());
     while !is_over() {
         if has_given_up() {
             return false;
         }
-        if begin.elapsed() > DEADLINE {
-            give_up();
+        if begin.elapsed() > patience {
+            give_up(begin.elapsed());
             return false;
         }
         pause();
@@ -102,13 +123,13 @@ pub fn is_idle(engine: &Engine) -> bool {
     if broken::is("idle") {
         return true;
     }
-    if UNMARKED.load(Ordering::SeqCst) && !quiet_in_time() {
-        return false;
-    }
-    UNMARKED.store(false, Ordering::SeqCst);
-    if !marks::mark_all(engine) && !quiet_in_time() {
-        UNMARKED.store(true, Ordering::SeqCst);
-        return false;
+    if UNMARKED.load(Ordering::SeqCst) || !marks::mark_all(engine) {
+        if !quiet_in_time() {
+            UNMARKED.store(true, Ordering::SeqCst);
+            return false;
+        }
+        UNMARKED.store(false, Ordering::SeqCst);
+        marks::all_over();
     }
     in_time(|| marks::poll(engine))
 }
@@ -130,10 +151,10 @@ fn quiet_in_time() -> bool {
         WAITING.store(false, Ordering::SeqCst);
         return false;
     }
-    let begin = Instant::now();
+    let (begin, patience) = (Instant::now(), patience());
     while WAITING.load(Ordering::SeqCst) {
-        if begin.elapsed() > DEADLINE {
-            log::debug!("pages stay where they are: work goes on");
+        if begin.elapsed() > patience {
+            give_up(begin.elapsed());
             return false;
         }
         std::thread::sleep(Duration::from_micros(50));

@@ -221,7 +221,11 @@ fn begin() -> Result<(), BadSetting> {
     );
     fork::watch();
     let keys = gpus.iter().map(|gpu| gpu.key).collect();
-    if settings.paging {
+    if settings.paging && call.cuFuncGetParamInfo.is_none() {
+        log::warn!(
+            "pages stay where they were placed: only drivers for CUDA 12.4 and newer say what launches name"
+        );
+    } else if settings.paging {
         // Under MPS other processes' work runs in the same place: nothing is known of it.
         let shared =
             (0..gpus.len()).any(|gpu| attribute(&call, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, gpu) == Some(1));
@@ -371,12 +375,14 @@ fn configure(call: &Functions, settings: &Settings, gpus: &[Gpu], base: u64, byt
     let host = host_budget(settings.host);
     let smallest = gpus.iter().filter(|gpu| gpu.pooled).map(|gpu| gpu.capacity).min().unwrap_or(0);
     let page_bytes = settings.page_size.unwrap_or_else(|| auto_page_size(smallest));
+    // Where pages cannot go anywhere, what the pager needs for moving them stays with the program.
+    let pages_move = settings.paging && (host > 0 || gpus.iter().filter(|gpu| gpu.pooled).count() > 1);
     // One page, unless that were more than 1 % or so of what there is. The pager copies in waves and needs more; it can
     // move nothing without one.
     let exchange = |bytes: u64| {
         let pages = bytes / page_bytes;
         page_bytes
-            * match settings.paging {
+            * match pages_move {
                 true => (pages / 32).clamp(u64::from(pages >= 8), EXCHANGE_PAGES),
                 false => u64::from(pages >= 64),
             }

@@ -10,6 +10,15 @@ use crate::exports::copy::slots;
 use crate::start::engine;
 use crate::trace;
 
+/// Bytes from the first to the last of rows that lie `pitch` bytes apart: the last row ends before its padding, which
+/// may be behind the end of the allocation.
+fn rectangle(pitch: usize, width: usize, height: usize, unit: usize) -> usize {
+    match height.checked_sub(1) {
+        None => 0,
+        Some(rows) => pitch.saturating_mul(rows).saturating_add(width.saturating_mul(unit)),
+    }
+}
+
 /// Hooks that give access to the named ranges and pass the call on.
 macro_rules! give_access {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) $(on $stream:ident)?
@@ -56,25 +65,25 @@ give_access! {
         uses to[count.saturating_mul(4)];
     /// `cuMemsetD2D8`.
     cuMemsetD2D8_v2(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize)
-        uses to[pitch.saturating_mul(height)];
+        uses to[rectangle(pitch, width, height, 1)];
     /// `cuMemsetD2D16`.
     cuMemsetD2D16_v2(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize)
-        uses to[pitch.saturating_mul(height)];
+        uses to[rectangle(pitch, width, height, 2)];
     /// `cuMemsetD2D32`.
     cuMemsetD2D32_v2(to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize)
-        uses to[pitch.saturating_mul(height)];
+        uses to[rectangle(pitch, width, height, 4)];
     /// `cuMemsetD2D8Async`.
     cuMemsetD2D8Async(
         to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream
-    ) on stream uses to[pitch.saturating_mul(height)];
+    ) on stream uses to[rectangle(pitch, width, height, 1)];
     /// `cuMemsetD2D16Async`.
     cuMemsetD2D16Async(
         to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream
-    ) on stream uses to[pitch.saturating_mul(height)];
+    ) on stream uses to[rectangle(pitch, width, height, 2)];
     /// `cuMemsetD2D32Async`.
     cuMemsetD2D32Async(
         to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream
-    ) on stream uses to[pitch.saturating_mul(height)];
+    ) on stream uses to[rectangle(pitch, width, height, 4)];
     /// `cuMemcpyAtoD`.
     cuMemcpyAtoD_v2(to: CUdeviceptr, array: CUarray, offset: usize, bytes: usize) uses to[bytes];
     /// `cuMemcpyDtoA`.
