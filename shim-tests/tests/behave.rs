@@ -133,3 +133,16 @@ fn copies_between_gpus_without_a_link() {
         assert!(ours.lines().iter().all(|line| line.ends_with("0, sync 0, wrong 0")), "{link}: {ours:#?}");
     }
 }
+
+/// The last row of a rectangle ends before its padding, which may lie behind the allocation.
+#[test]
+fn rows_at_the_end_of_an_allocation_can_be_set() {
+    let run = Run::new(Source::program("rows").flags(&["-O2"]).build()).sim("gpus=1,mem=128M,host=64M");
+    let (native, ours) = (run.clone().native().ok(), run.ok());
+    assert_eq!(native.stdout, ours.stdout, "{ours:#?}");
+    assert_eq!(
+        (ours.value("columns"), ours.value("none"), ours.value("wrong")),
+        ("0", "0", "0"),
+        "{ours:#?}"
+    );
+}
