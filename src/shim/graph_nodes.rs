@@ -19,6 +19,7 @@ use crate::events;
 use crate::gate;
 use crate::graph_read::Memset;
 use crate::hooks::access::give;
+use crate::hooks::copy::rectangle;
 use crate::hooks::launch::{self, Block, launch_plain};
 use crate::start::Engine;
 use crate::{marks, quiet};
@@ -298,8 +299,7 @@ impl Kernel {
 impl Memset {
     /// Bytes from the first to the last.
     fn bytes(&self) -> usize {
-        let row = self.width.saturating_mul(self.unit as usize);
-        self.pitch.saturating_mul(self.height.saturating_sub(1)).saturating_add(row)
+        rectangle(self.pitch, self.width, self.height, self.unit as usize)
     }
 
     fn launch(&self, engine: &Engine, stream: CUstream) -> CUresult {

@@ -76,10 +76,7 @@ pub fn has_given_up() -> bool {
 /// How long a wait that begins now may take.
 pub fn patience() -> Duration {
     let since = FIRST_VAIN.get().map_or(Duration::ZERO, Instant::elapsed);
-    patience_after(since, Duration::from_nanos(VAIN.load(Ordering::Relaxed)))
-}
-
-fn patience_after(since: Duration, vain: Duration) -> Duration {
+    let vain = Duration::from_nanos(VAIN.load(Ordering::Relaxed));
     (2 * DEADLINE + since / VAIN_PART).saturating_sub(vain).clamp(LEAST_PATIENCE, DEADLINE)
 }
 

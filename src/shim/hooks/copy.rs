@@ -12,7 +12,7 @@ use crate::trace;
 
 /// Bytes from the first to the last of rows that lie `pitch` bytes apart: the last row ends before its padding, which
 /// may be behind the end of the allocation.
-fn rectangle(pitch: usize, width: usize, height: usize, unit: usize) -> usize {
+pub(crate) fn rectangle(pitch: usize, width: usize, height: usize, unit: usize) -> usize {
     match height.checked_sub(1) {
         None => 0,
         Some(rows) => pitch.saturating_mul(rows).saturating_add(width.saturating_mul(unit)),

@@ -14,7 +14,7 @@ pub(crate) mod access;
 mod alloc;
 mod boxes;
 mod context;
-mod copy;
+pub(crate) mod copy;
 pub(crate) mod graph;
 pub(crate) mod launch;
 mod peer;
